@@ -1,0 +1,244 @@
+"""The engine on the CPU: the native module, its threads, and what it is told.
+
+The native module holds every model of the catalogue in vector kernels and nearly every
+hypothetical one in its exact evaluator. What it cannot hold at all (`_native_can`) is computed by
+`bitmma.reference`, slowly and by the same rules.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bitmma import _native, formats, reference
+from bitmma.formats import Format
+from bitmma.models import (
+    EFDPA,
+    FMA,
+    GSTFDPA,
+    GTRFDPA,
+    STFDPA,
+    TFDPA,
+    TRFDPA,
+    FTZMulAdd,
+    Lowered,
+    Model,
+)
+
+__all__ = ["dpa", "mma", "thread_count"]
+
+Codes = npt.NDArray[Any]
+
+#: Below so many products a call is not worth a second thread.
+_PRODUCTS_PER_THREAD = 1 << 17
+
+_FAMILIES = (FMA, FTZMulAdd, EFDPA, TFDPA, STFDPA, GSTFDPA, TRFDPA, GTRFDPA, Lowered)
+_MODES = ("RNE", "RNA", "RZ", "RD", "RU", "RA")
+_SPECIALS = ("ieee", "fn", "fnuz", "none", "ue8m0")
+
+
+def thread_count(threads: int | None = None) -> int:
+    """How many threads a call uses: the argument, else BITMMA_NUM_THREADS, else all cores.
+
+    Raises:
+        TypeError, ValueError: not a positive integer; the message says which of the two it was.
+    """
+    if threads is None:
+        text = os.environ.get("BITMMA_NUM_THREADS")
+        if not text:
+            return os.cpu_count() or 1
+        if not text.isdecimal() or int(text) < 1:
+            raise ValueError(f"BITMMA_NUM_THREADS must be a positive integer, not {text!r}")
+        return int(text)
+    if isinstance(threads, bool) or not isinstance(threads, (int, np.integer)):
+        raise TypeError(f"threads must be a positive integer, not {threads!r}")
+    if threads < 1:
+        raise ValueError(f"threads must be a positive integer, not {threads}")
+    return int(threads)
+
+
+def mma(
+    model: Model,
+    a: Codes,
+    b: Codes,
+    c: Codes | None = None,
+    *,
+    a_format: str,
+    b_format: str,
+    c_format: str | None = None,
+    k: int | None = None,
+    scale_a: Codes | None = None,
+    scale_b: Codes | None = None,
+    scale_format: str | None = None,
+    block: int | None = None,
+    threads: int | None = None,
+) -> Codes:
+    """D = A B + C on raw codes.
+
+    Args:
+        model: any model.
+        a (..., M, K), b (..., K, N), c (..., M, N) or None (+0): unsigned code arrays of any strides;
+            leading dimensions broadcast. c_format defaults to the model's d.
+        k: products of one instruction; K is filled up with +0 to a multiple (None: one instruction).
+        scale_a (..., M, ceil(K/block)), scale_b (..., ceil(K/block), N): codes of scale_format.
+        threads: see `thread_count`.
+
+    Returns:
+        (..., M, N) codes of the model's d format, a new C-contiguous array.
+    """
+    M, K = a.shape[-2:]
+    N = b.shape[-1]
+    operands = [a, b, c, scale_a, scale_b]
+    lead: tuple[int, ...] = ()
+    if a.ndim > 2 or b.ndim > 2 or any(x is not None and x.ndim > 2 for x in operands):
+        lead = np.broadcast_shapes(*(x.shape[:-2] for x in operands if x is not None))
+        operands = [
+            x if x is None or x.shape[:-2] == lead else np.broadcast_to(x, lead + x.shape[-2:])
+            for x in operands
+        ]
+    step = k if k is not None else max(K, 1)
+    out = np.empty((*lead, M, N), formats.get(model.d).code_dtype)
+    key = (model, a_format, b_format, c_format or model.d, step, scale_format, block)
+    if not _native_can(model, a_format, b_format):
+        _by_reference(key, operands, out)
+        return out
+    operands = [x if x is None or x.flags.aligned else x.copy() for x in operands]
+    _run(_spec(*key), operands, out, thread_count(threads))
+    return out
+
+
+def dpa(
+    model: Model,
+    a: Codes,
+    b: Codes,
+    c: Codes | None = None,
+    *,
+    a_format: str,
+    b_format: str,
+    c_format: str | None = None,
+    scale_a: Codes | None = None,
+    scale_b: Codes | None = None,
+    scale_format: str | None = None,
+    block: int | None = None,
+    threads: int | None = None,
+) -> Codes:
+    """Dot products of one instruction each: a (..., k), b (..., k), c (...) give d (...).
+
+    Arguments as `mma`; scale_a and scale_b are (..., k/block).
+    """
+    return mma(
+        model, a[..., None, :], b[..., None], None if c is None else c[..., None, None],
+        a_format=a_format, b_format=b_format, c_format=c_format, scale_format=scale_format,
+        scale_a=None if scale_a is None else scale_a[..., None, :],
+        scale_b=None if scale_b is None else scale_b[..., None], block=block, threads=threads,
+    )[..., 0, 0]  # fmt: skip
+
+
+# --- threads --------------------------------------------------------------------------------------
+
+
+def _run(spec: npt.NDArray[np.int64], operands: list[Codes | None], out: Codes, threads: int) -> None:
+    a = operands[0]
+    assert a is not None
+    parts = min(threads, out.size * max(1, a.shape[-1]) // _PRODUCTS_PER_THREAD)
+    if parts < 2:
+        _native.mma(spec, *operands[:3], out, *operands[3:])
+        return
+    # Blocks of the leading dimension, of rows or of columns, whichever is longest: no bit depends on
+    # it, every output is computed whole by one thread.
+    axis = int(np.argmax(out.shape))
+    parts = min(parts, out.shape[axis])
+    edges = [out.shape[axis] * i // parts for i in range(parts + 1)]
+
+    def work(i: int) -> None:
+        where = slice(edges[i], edges[i + 1])
+        pieces = [_piece(x, o, axis - out.ndim, where) for o, x in enumerate(operands)]
+        target = out[(slice(None),) * axis + (where,)]
+        _native.mma(spec, *pieces[:3], target, *pieces[3:])
+
+    for _ in _pool(threads).map(work, range(parts)):
+        pass
+
+
+def _piece(x: Codes | None, operand: int, axis: int, where: slice) -> Codes | None:
+    """The part of an operand that the outputs in ``where`` along ``axis`` (negative) need."""
+    if x is None or (axis == -2 and operand in (1, 4)) or (axis == -1 and operand in (0, 3)):
+        return x
+    return x[(Ellipsis, where, *(slice(None),) * (-1 - axis))]
+
+
+@functools.cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="bitmma")
+
+
+if hasattr(os, "register_at_fork"):  # a child has none of its parent's threads
+    os.register_at_fork(after_in_child=_pool.cache_clear)
+
+
+# --- what the native module is told -----------------------------------------------------------------
+
+
+def _native_can(model: Model, a_format: str, b_format: str) -> bool:
+    if isinstance(model, GSTFDPA):
+        return max(formats.get(a_format).width, formats.get(b_format).width) <= 8
+    if isinstance(model, Lowered):
+        return sum(map(len, model.parts)) <= 64
+    return True
+
+
+@functools.lru_cache(4096)
+def _spec(
+    model: Model, a: str, b: str, c: str, step: int, scale: str | None, block: int | None
+) -> npt.NDArray[np.int64]:
+    """The model and formats in the order of native/module.cpp's read_spec."""
+    unit = model.unit if isinstance(model, Lowered) else model
+    rho = getattr(unit, "rho", None)
+    d = formats.get(model.d)
+    period = sum(map(len, model.parts)) if isinstance(model, Lowered) else 0
+    parts = model.parts if isinstance(model, Lowered) else ()
+    part_of = {i: n for n, part in enumerate(parts) for i in part}
+    fields = [
+        _FAMILIES.index(type(model)),
+        getattr(unit, "L", 1), getattr(unit, "F", 0), getattr(unit, "F2", 0),
+        getattr(unit, "G", 0), getattr(unit, "P", 0), getattr(unit, "e_zero", 0),
+        _MODES.index(rho.mode) if rho else 0,
+        (rho.mantissa_bits if rho else None) or d.mantissa_bits,
+        model.group, period, len(parts), *(part_of[i] for i in range(period)),
+        int(model.nan == "ones"), step, block or 0,
+    ]  # fmt: skip
+    for fmt in (formats.get(a), formats.get(b), formats.get(c), d):
+        fields += _format_fields(fmt)
+    if block:
+        fields += _format_fields(formats.get(scale or ""))
+    spec = np.array(fields, np.int64)
+    spec.flags.writeable = False
+    return spec
+
+
+def _format_fields(fmt: Format) -> list[int]:
+    return [
+        fmt.width, fmt.exponent_bits, fmt.mantissa_bits, fmt.bias, _SPECIALS.index(fmt.specials),
+        int(fmt.signed), fmt.dropped_bits,
+    ]  # fmt: skip
+
+
+def _by_reference(key: Any, operands: list[Codes | None], out: Codes) -> None:
+    model, a_format, b_format, c_format, step, scale_format, block = key
+    a, b, c, scale_a, scale_b = operands
+    assert a is not None and b is not None
+    for index in np.ndindex(*out.shape):
+        *head, i, j = index
+        row, column = (*head, i), (*head, slice(None), j)
+        out[index] = reference.chain(
+            model, a[row].tolist(), b[column].tolist(), int(c[index]) if c is not None else 0,
+            k=step, a_format=a_format, b_format=b_format, c_format=c_format,
+            scale_format=scale_format, block=block,
+            scale_a=scale_a[row].tolist() if scale_a is not None else (),
+            scale_b=scale_b[column].tolist() if scale_b is not None else (),
+        )  # fmt: skip

@@ -1,0 +1,54 @@
+// The floating-point environment of a kernel: set in every worker, restored for the caller, whose
+// flush-to-zero or rounding mode must not change a bit.
+#pragma once
+#include "spec.hpp"
+
+#if defined(__x86_64__) || defined(_M_X64)
+#include <immintrin.h>
+#endif
+
+namespace bitmma::BITMMA_ISA {
+
+enum class Rounding { nearest, toward_zero };
+
+class Environment {
+ public:
+  explicit Environment(Rounding rounding, bool flush_to_zero = false) : saved_(read()) {
+    write(value(rounding, flush_to_zero));
+  }
+  ~Environment() { write(saved_); }
+  Environment(const Environment&) = delete;
+  Environment& operator=(const Environment&) = delete;
+
+#if defined(__x86_64__) || defined(_M_X64)
+  using Word = unsigned;
+  static Word read() { return _mm_getcsr(); }
+  static void write(Word w) {
+    _mm_setcsr(w);
+    asm volatile("" ::: "memory");
+  }
+  // All exceptions masked; RC in bits 13-14; FTZ is bit 15. Denormal operands are never zeroed here:
+  // kernels that flush theirs do so when packing.
+  static Word value(Rounding r, bool flush) {
+    return 0x1F80u | (r == Rounding::toward_zero ? 0x6000u : 0u) | (flush ? 0x8000u : 0u);
+  }
+#elif defined(__aarch64__)
+  using Word = u64;
+  static Word read() {
+    Word w;
+    asm volatile("mrs %0, fpcr" : "=r"(w));
+    return w;
+  }
+  static void write(Word w) { asm volatile("msr fpcr, %0" ::"r"(w) : "memory"); }
+  static Word value(Rounding r, bool flush) {  // RMode in bits 22-23, FZ is bit 24
+    return (r == Rounding::toward_zero ? Word(3) << 22 : 0) | (flush ? Word(1) << 24 : 0);
+  }
+#else
+#error "bitmma needs to set the rounding mode: add this architecture to environment.hpp"
+#endif
+
+ private:
+  Word saved_;
+};
+
+}  // namespace bitmma::BITMMA_ISA

@@ -1,0 +1,232 @@
+// The Python face of the engine: checks that shapes and memory agree, releases the GIL, runs.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+
+#include <array>
+#include <optional>
+#include <stdexcept>
+#include <string>
+
+#include "kernels.hpp"
+
+namespace nb = nanobind;
+using namespace bitmma;
+
+namespace {
+
+using Array = nb::ndarray<nb::ro, nb::device::cpu>;
+using Output = nb::ndarray<nb::device::cpu>;
+
+struct Isa {
+  const char* name;
+  Run *run, *run_exact;
+  HasKernel* has_kernel;
+  bool available;
+};
+
+const std::array<Isa, 3>& isas() {
+  static const std::array<Isa, 3> table = {{
+      {"plain", plain::run, plain::run_exact, plain::has_kernel, true},
+#ifdef BITMMA_HAVE_AVX2
+      {"avx2", avx2::run, avx2::run_exact, avx2::has_kernel,
+       __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+           __builtin_cpu_supports("f16c")},
+#else
+      {"avx2", nullptr, nullptr, nullptr, false},
+#endif
+#ifdef BITMMA_HAVE_AVX512
+      {"avx512", avx512::run, avx512::run_exact, avx512::has_kernel,
+       __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+           __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")},
+#else
+      {"avx512", nullptr, nullptr, nullptr, false},
+#endif
+  }};
+  return table;
+}
+
+const Isa& best_isa() {
+  const Isa* best = &isas()[0];
+  for (const Isa& x : isas())
+    if (x.available) best = &x;
+  return *best;
+}
+
+const Isa& isa_named(const std::string& name) {
+  if (name.empty()) return best_isa();
+  for (const Isa& x : isas())
+    if (x.available && x.name == name) return x;
+  throw std::invalid_argument("no instruction set '" + name + "' on this machine");
+}
+
+// The spec comes as a flat array of int64; bitmma.engine.cpu writes it in this order.
+class Reader {
+ public:
+  Reader(const i64* p, size_t n) : p_(p), n_(n) {}
+  int next(i64 low, i64 high, const char* what) {
+    if (at_ >= n_) throw std::invalid_argument("spec is too short");
+    i64 x = p_[at_++];
+    if (x < low || x > high)
+      throw std::invalid_argument(std::string("spec: ") + what + " out of range");
+    return int(x);
+  }
+  bool done() const { return at_ == n_; }
+
+ private:
+  const i64* p_;
+  size_t n_, at_ = 0;
+};
+
+Format read_format(Reader& r) {
+  Format f;
+  f.width = r.next(1, 64, "width");
+  f.exponent_bits = r.next(1, 15, "exponent_bits");
+  f.mantissa_bits = r.next(0, 52, "mantissa_bits");
+  f.bias = r.next(0, 20000, "bias");
+  f.specials = Specials(r.next(0, 4, "specials"));
+  f.has_sign = r.next(0, 1, "has_sign");
+  f.dropped_bits = r.next(0, 63, "dropped_bits");
+  if (f.has_sign + f.exponent_bits + f.mantissa_bits + f.dropped_bits > f.width)
+    throw std::invalid_argument("spec: a format's fields exceed its width");
+  return f;
+}
+
+Spec read_spec(const i64* p, size_t n) {
+  Reader r(p, n);
+  Spec s{};
+  s.family = Family(r.next(0, 8, "family"));
+  s.L = r.next(1, 4096, "L");
+  s.F = r.next(0, 64, "F");
+  s.F2 = r.next(0, 64, "F2");
+  s.G = r.next(0, 4096, "G");
+  s.P = r.next(0, 4, "P");
+  s.e_zero = r.next(-200000, 2000, "e_zero");
+  s.mode = Mode(r.next(0, 5, "mode"));
+  s.mantissa_bits = r.next(1, 52, "mantissa_bits");
+  s.group = r.next(1, 4096, "group");
+  s.period = r.next(0, 64, "period");
+  s.parts = r.next(0, 64, "parts");
+  for (int i = 0; i < s.period; ++i) s.part_of[i] = r.next(0, s.parts - 1, "part");
+  s.nan_ones = r.next(0, 1, "nan_ones");
+  s.step = r.next(1, i64(1) << 30, "step");
+  s.block = r.next(0, i64(1) << 30, "block");
+  s.a = read_format(r), s.b = read_format(r), s.c = read_format(r), s.d = read_format(r);
+  if (s.block) s.scale = read_format(r);
+  if (!r.done()) throw std::invalid_argument("spec is too long");
+  bool ok = s.d.specials == Specials::ieee && s.mantissa_bits <= s.d.mantissa_bits;
+  switch (s.family) {
+    case Family::fma: ok &= s.group == 1; break;
+    case Family::ftz:
+      ok &= (s.P == 2 || s.P == 4) && s.group == s.P && s.d.width == 32 && s.d.mantissa_bits == 23;
+      break;
+    case Family::gst:
+      ok &= s.G > 0 && s.L % s.G == 0 && s.group == s.L && s.a.width <= 8 && s.b.width <= 8;
+      break;
+    case Family::lowered: ok &= s.period > 0 && s.parts > 0 && s.group % s.period == 0; break;
+    default: ok &= s.group == s.L;
+  }
+  if (s.family != Family::fma && s.family != Family::ftz && s.family != Family::e) ok &= s.F >= 1;
+  if (!ok) throw std::invalid_argument("spec: the fields do not fit together");
+  return s;
+}
+
+// One operand with leading dimensions, walked batch item by batch item.
+struct Walker {
+  Mat mat;
+  const i64* stride = nullptr;  // leading strides, in elements
+  i64 size = 0;                 // bytes of an element
+  u8* base = nullptr;
+};
+
+template <class A>
+Walker walker(const A& x, const char* name, size_t ndim, const i64* lead, i64 rows, i64 cols, int bytes) {
+  auto fail = [&](const char* why) {
+    throw std::invalid_argument(std::string(name) + " " + why);
+  };
+  if (x.ndim() != ndim) fail("has another number of dimensions");
+  if (x.dtype().lanes != 1 || x.dtype().bits != bytes * 8 ||
+      x.dtype().code != u8(nb::dlpack::dtype_code::UInt))
+    fail("is not an array of unsigned codes of its format");
+  for (size_t i = 0; i + 2 < ndim; ++i)
+    if (i64(x.shape(i)) != lead[i]) fail("has other leading dimensions");
+  if (i64(x.shape(ndim - 2)) != rows || i64(x.shape(ndim - 1)) != cols) fail("has another shape");
+  Walker w;
+  w.base = static_cast<u8*>(const_cast<void*>(static_cast<const void*>(x.data())));
+  if (reinterpret_cast<std::uintptr_t>(w.base) % size_t(bytes)) fail("is not aligned");
+  w.size = bytes;
+  w.stride = x.stride_ptr();
+  w.mat = {w.base, x.stride(ndim - 2) * bytes, x.stride(ndim - 1) * bytes};
+  return w;
+}
+
+void mma(nb::ndarray<const i64, nb::ndim<1>, nb::c_contig, nb::device::cpu> spec_array, Array a,
+         Array b, std::optional<Array> c, Output d, std::optional<Array> scale_a,
+         std::optional<Array> scale_b, const std::string& isa_name, bool exact) {
+  Spec s = read_spec(spec_array.data(), spec_array.shape(0));
+  const Isa& isa = isa_named(isa_name);
+  size_t ndim = d.ndim();
+  if (ndim < 2 || ndim > 32) throw std::invalid_argument("d must have 2 to 32 dimensions");
+  if (a.ndim() != ndim) throw std::invalid_argument("a has another number of dimensions");
+  std::array<i64, 32> lead{};
+  i64 batch = 1;
+  for (size_t i = 0; i + 2 < ndim; ++i) batch *= lead[i] = i64(d.shape(i));
+  Job job{};
+  job.spec = &s;
+  job.M = i64(d.shape(ndim - 2)), job.N = i64(d.shape(ndim - 1)), job.K = i64(a.shape(ndim - 1));
+  if (s.block && !(scale_a && scale_b)) throw std::invalid_argument("scales are missing");
+  if (!s.block && (scale_a || scale_b)) throw std::invalid_argument("scales are superfluous");
+  if (batch == 0 || job.M == 0 || job.N == 0) return;
+  i64 blocks = s.block ? (job.K + s.block - 1) / s.block : 0;
+
+  std::array<Walker, 6> all{};
+  all[0] = walker(a, "a", ndim, lead.data(), job.M, job.K, s.a.bytes());
+  all[1] = walker(b, "b", ndim, lead.data(), job.K, job.N, s.b.bytes());
+  if (c) all[2] = walker(*c, "c", ndim, lead.data(), job.M, job.N, s.c.bytes());
+  all[3] = walker(d, "d", ndim, lead.data(), job.M, job.N, s.d.bytes());
+  if (scale_a) all[4] = walker(*scale_a, "scale_a", ndim, lead.data(), job.M, blocks, s.scale.bytes());
+  if (scale_b) all[5] = walker(*scale_b, "scale_b", ndim, lead.data(), blocks, job.N, s.scale.bytes());
+  Mat* mats[6] = {&job.a, &job.b, &job.c, &job.d, &job.scale_a, &job.scale_b};
+  for (int o = 0; o < 6; ++o) *mats[o] = all[size_t(o)].mat;
+
+  nb::gil_scoped_release release;
+  std::array<i64, 32> index{};
+  for (i64 item = 0; item < batch; ++item) {
+    for (int o = 0; o < 6; ++o) {
+      const Walker& w = all[size_t(o)];
+      if (!w.base) continue;
+      i64 offset = 0;
+      for (size_t i = 0; i + 2 < ndim; ++i) offset += index[i] * w.stride[i];
+      mats[o]->data = w.base + offset * w.size;
+    }
+    (exact ? isa.run_exact : isa.run)(job);
+    for (size_t i = ndim - 2; i-- > 0;) {
+      if (++index[i] < lead[i]) break;
+      index[i] = 0;
+    }
+  }
+}
+
+}  // namespace
+
+NB_MODULE(_native, m) {
+  m.doc() = "Executes arithmetic models on arrays of raw codes. Private: use bitmma.engine.";
+  m.def("mma", &mma, nb::arg("spec"), nb::arg("a"), nb::arg("b"), nb::arg("c").none(), nb::arg("d"),
+        nb::arg("scale_a").none(), nb::arg("scale_b").none(), nb::arg("isa") = "",
+        nb::arg("exact") = false,
+        "D = A B + C into d (..., M, N); all arrays have the same leading dimensions.");
+  m.def("has_kernel",
+        [](nb::ndarray<const i64, nb::ndim<1>, nb::c_contig, nb::device::cpu> spec,
+           const std::string& isa) {
+          return isa_named(isa).has_kernel(read_spec(spec.data(), spec.shape(0)));
+        },
+        nb::arg("spec"), nb::arg("isa") = "", "Whether a vector kernel serves this model.");
+  m.def("isas", [] {
+    nb::list names;
+    for (const Isa& x : isas())
+      if (x.available) names.append(x.name);
+    return names;
+  }, "The instruction sets usable here, the best last.");
+}

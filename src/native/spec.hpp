@@ -1,0 +1,71 @@
+// What the engine is told: number formats, one arithmetic model, and where operands lie.
+// Nothing here knows of instructions or GPUs.
+#pragma once
+#include <cstdint>
+
+#define BITMMA_INLINE __attribute__((always_inline)) inline
+
+namespace bitmma {
+
+using i32 = std::int32_t;
+using i64 = std::int64_t;
+using u8 = std::uint8_t;
+using u16 = std::uint16_t;
+using u32 = std::uint32_t;
+using u64 = std::uint64_t;
+using i128 = __int128;
+using u128 = unsigned __int128;
+
+enum class Specials : int { ieee, fn, fnuz, none, ue8m0 };
+
+struct Format {
+  int width, exponent_bits, mantissa_bits, bias;
+  Specials specials;
+  int has_sign, dropped_bits;
+
+  // Kernels are compiled once per vector width: what they call must be inlined or live in their own
+  // namespace, or the linker could hand an AVX-512 copy to an older CPU.
+  BITMMA_INLINE int bytes() const { return width > 32 ? 8 : width > 16 ? 4 : width > 8 ? 2 : 1; }
+  BITMMA_INLINE int min_exponent() const { return specials == Specials::ue8m0 ? -bias : 1 - bias; }
+  // The largest exponent a finite number of the format can have (an upper bound is enough).
+  BITMMA_INLINE int max_exponent() const {
+    return (1 << exponent_bits) - 1 - bias - (specials == Specials::ieee);
+  }
+};
+
+enum class Family : int { fma, ftz, e, t, st, gst, tr, gtr, lowered };
+enum class Mode : int { rne, rna, rz, rd, ru, ra };
+
+// One model, flattened. Fields a family does not have are 0.
+struct Spec {
+  Family family;
+  int L;                // products of one fused step
+  int F, F2, G, P;      // see bitmma.models
+  int e_zero;           // exponent a zero c takes part with
+  Mode mode;            // rho
+  int mantissa_bits;    // kept by rho
+  int group;            // products of one step of the chain (L, P, 1, or Lowered's K)
+  int period;           // Lowered: number of index classes; else 0
+  int parts;            // Lowered: number of parts
+  int part_of[64];      // Lowered: class -> part
+  int nan_ones;         // NaN results are all ones (1) or canonical quiet (0)
+  int step;             // products of one instruction; K is filled up with +0 to a multiple
+  int block;            // k that share one scale, 0: no scales
+  Format a, b, c, d, scale;
+};
+
+// A matrix of codes anywhere in memory; strides in bytes.
+struct Mat {
+  u8* data = nullptr;
+  i64 row = 0, col = 0;
+  BITMMA_INLINE u8* at(i64 i, i64 j) const { return data + i * row + j * col; }
+  BITMMA_INLINE Mat transposed() const { return {data, col, row}; }
+};
+
+struct Job {
+  const Spec* spec;
+  i64 M, N, K;
+  Mat a, b, c, d, scale_a, scale_b;  // c, scales: data null where absent
+};
+
+}  // namespace bitmma
