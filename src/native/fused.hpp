@@ -1,0 +1,297 @@
+// What the truncated fused sums (T, ST, Lowered; TR and GTR) have in common: the exponent pass, the
+// value pass, and the walk over blocks of an output matrix.
+#pragma once
+#include "environment.hpp"
+#include "pack.hpp"
+#include "rows.hpp"
+
+namespace bitmma::BITMMA_ISA {
+
+// One row against one panel over a chunk. Element p of the row meets element (p, j) of the panel.
+struct Strip {
+  const float* a;          // row values
+  const u32* a4;           // row distances, four times each
+  const float* b;          // panel values, [p][columns]
+  const u8* b1;            // panel distances
+  const double* a_wide;    // the same for the float64 kernel
+  const short* ae_wide;
+  const double* b_wide;
+  const short* be_wide;
+  i64 groups;              // fused groups in the chunk
+  const i32* top;          // [columns]: top_a + top_b, where distances start from
+  const i32* row_scale;    // [groups] exponents of the row's scales, or null
+  const i32* col_scale;    // [groups][columns]
+  bool c_is_new;           // the first group's c has the format of C
+};
+
+// The lowest distance of n products from the top: 255 where all are zero.
+BITMMA_INLINE vb nearest(const u32* a4, const u8* b1, i64 n) {
+  vb x = ~vb{};
+  for (i64 p = 0; p < n; ++p) {
+    vb a = bits<vb>(vu{} + a4[p]);
+    x = minu(x, add_saturating(a, load<vb>(b1 + p * columns)));
+  }
+  return x;
+}
+
+// Sums of n products, each times `scale` and cut toward zero: (a*b)*scale is exact twice over, since
+// the significands have at most 24 bits together and scale is a power of two.
+BITMMA_INLINE void cut_sum(const float* a, const float* b, i64 n, const vf scale[NV], vi sum[NV]) {
+  for (i64 p = 0; p < n; ++p) {
+    vf x = splat(a[p]);
+    for (int v = 0; v < NV; ++v)
+      sum[v] += truncate(x * load<vf>(b + p * columns + v * W) * scale[v]);
+  }
+}
+
+// The same in float64, for any exponents and for F beyond int32: products of two 24-bit significands
+// are exact, and so are sums below 2^53. Exponents come as int16. Eight (or four) lanes at a time.
+constexpr int halves = columns / D;  // float64 vectors of a tile row
+
+inline void wide_exponent(const short* ae, const short* be, i64 n, short out[columns]) {
+  constexpr int S = 2 * W;  // int16 lanes
+  vs best[columns / S];
+  for (vs& x : best) x = vs{} + short(2 * no_exponent);
+  for (i64 p = 0; p < n; ++p) {
+    vs a = vs{} + ae[p];
+    for (int v = 0; v < columns / S; ++v) best[v] = max(best[v], vs(a + load<vs>(be + p * columns + v * S)));
+  }
+  for (int v = 0; v < columns / S; ++v) store(out + v * S, best[v]);
+}
+
+inline void wide_sum(const double* a, const double* b, i64 n, const vd scale[halves], vd sum[halves]) {
+  for (i64 p = 0; p < n; ++p) {
+    vd x = splat(a[p]);
+    for (int h = 0; h < halves; ++h) sum[h] += truncate(x * load<vd>(b + p * columns + h * D) * scale[h]);
+  }
+}
+
+// c's exponent and significand. Of a zero c, the exponent is e_zero.
+struct CTerm {
+  vi exponent;     // as the unit reads it: a subnormal's is its format's lowest
+  vi binade;       // of the float that holds it
+  vi significand;  // 24 bits, unsigned
+};
+BITMMA_INLINE CTerm c_term(vf c, i32 lowest, i32 e_zero) {
+  vi w = bits<vi>(c), field = (vi)((bits<vu>(c) << 1) >> 24);
+  vi hidden = min(field, splat(1)) << 23;
+  CTerm t;
+  t.significand = (w & 0x7FFFFF) | hidden;
+  t.binade = max(field, splat(1)) - 127;
+  vi zero = (vi)(t.significand == 0);
+  t.exponent = (zero & e_zero) | (~zero & max(t.binade, splat(lowest)));
+  return t;
+}
+
+// ---- the walk over an output matrix ---------------------------------------------------------------
+
+// A kernel of a family says how one strip changes c, and which lanes it could not hold.
+template <class Kernel> class Walk {
+ public:
+  Walk(const Job& job, bool always_wide)
+      : job_(job), s_(*job.spec), layout_(s_, job.K), kernel_(s_), exact_(job),
+        rows_(job.a, s_.a, layout_), cols_(job.b.transposed(), s_.b, layout_), always_wide_(always_wide) {
+    i64 unit = layout_.padded_step;
+    if (unit > Operand::chunk_max - 64 || unit > 512) unit = s_.group;
+    chunk_ = std::max<i64>(1, chunk_target / unit) * unit;
+  }
+
+  void run() {
+    std::vector<i64> pos(size_t(std::min(chunk_, layout_.total)));
+    for (i64 p0 = 0; p0 < layout_.total; p0 += chunk_) {
+      i64 p1 = std::min(layout_.total, p0 + chunk_);
+      bool contiguous = true;
+      for (i64 p = p0; p < p1; ++p) {
+        pos[size_t(p - p0)] = layout_.position(p);
+        contiguous &= pos[size_t(p - p0)] == pos[0] + p - p0;
+      }
+      contiguous &= pos[0] >= 0;
+      rows_.set_chunk(p0, p1, pos.data(), contiguous), cols_.set_chunk(p0, p1, pos.data(), contiguous);
+      for (i64 i0 = 0; i0 < job_.M; i0 += row_block) {
+        i64 rows = std::min(row_block, job_.M - i0);
+        rows_.pack_rows(i0, rows, a_, !always_wide_);
+        if (job_.scale_a.data) pack_scales(job_.scale_a, i0, rows, p0, p1, row_scale_, row_nan_);
+        for (i64 j0 = 0; j0 < job_.N; j0 += columns) block(i0, rows, j0, p0, p1);
+      }
+    }
+  }
+
+ private:
+  static constexpr i64 row_block = 128;
+
+  void block(i64 i0, i64 rows, i64 j0, i64 p0, i64 p1) {
+    i64 cols = std::min<i64>(columns, job_.N - j0);
+    cols_.pack_panel(j0, cols, b_, !always_wide_);
+    bool panel_wide = always_wide_;
+    i32 highest_b = -1000;
+    for (int j = 0; j < columns; ++j) {
+      panel_wide |= b_.wide[size_t(j)] != 0;
+      if (j < cols) highest_b = std::max(highest_b, b_.top[size_t(j)]);
+    }
+    Strip x{};
+    x.groups = (p1 - p0) / s_.L;
+    x.b = b_.value.data(), x.b1 = b_.distance.data();
+    x.c_is_new = p0 == 0;
+    i32 top[columns];
+    x.top = top;
+    bool any_nan = false;
+    if (job_.scale_b.data) {
+      pack_scales(job_.scale_b.transposed(), j0, cols, p0, p1, scratch_, col_nan_);
+      col_scale_.assign(size_t(x.groups * columns), 0);
+      for (i64 g = 0; g < x.groups; ++g)
+        for (i64 j = 0; j < cols; ++j) col_scale_[size_t(g * columns + j)] = scratch_[size_t(j * x.groups + g)];
+      x.col_scale = col_scale_.data();
+      for (i64 j = 0; j < cols; ++j) any_nan |= col_nan_[size_t(j)] != 0;
+    }
+    for (i64 r = 0; r < rows; ++r) {
+      i64 i = i0 + r;
+      for (int j = 0; j < columns; ++j) top[j] = a_.top[size_t(r)] + b_.top[size_t(j)];
+      alignas(64) float c[columns], before[columns];
+      load_c(i, j0, cols, p0 == 0, c);
+      if (Kernel::products_may_overflow && !(narrow_range(s_.a) && narrow_range(s_.b)) &&
+          (panel_wide || a_.wide[size_t(r)] || a_.top[size_t(r)] + highest_b >= 126)) {
+        if (overflows(r)) { redo_all(i, j0, cols, p0, p1, c); continue; }
+      }
+      std::memcpy(before, c, sizeof c);
+      if (panel_wide || a_.wide[size_t(r)]) {
+        cols_.wide_panel(b_);
+        x.a_wide = rows_.wide_row(r, a_), x.ae_wide = &a_.wide_exponent[size_t(r * rows_.stride())];
+        x.b_wide = b_.wide_value.data(), x.be_wide = b_.wide_exponent.data();
+        if (job_.scale_a.data) x.row_scale = &row_scale_[size_t(r * x.groups)];
+        kernel_.wide(x, c);
+      } else {
+        x.a = &a_.value[size_t(r * rows_.stride())], x.a4 = &a_.distance4[size_t(r * rows_.stride())];
+        if (job_.scale_a.data) x.row_scale = &row_scale_[size_t(r * x.groups)];
+        kernel_.narrow(x, c);
+      }
+      bool row_nan = job_.scale_a.data && row_nan_[size_t(r)];
+      if (a_.special[size_t(r)] || b_.special[0] || row_nan || any_nan)
+        apply_specials(i, r, j0, cols, p0, p1, row_nan, before, c);
+      store_c(i, j0, cols, c);
+    }
+  }
+
+  // Scales of `lines` lines: exponents [line][group], and whether one of a line's is NaN.
+  void pack_scales(const Mat& m, i64 l0, i64 lines, i64 p0, i64 p1, std::vector<i32>& out, std::vector<u8>& nan) {
+    i64 groups = (p1 - p0) / s_.L, blocks = (job_.K + s_.block - 1) / s_.block;
+    out.assign(size_t(lines * groups), 0), nan.assign(size_t(lines), 0);
+    for (i64 l = 0; l < lines; ++l)
+      for (i64 g = 0; g < groups; ++g) {
+        i64 block = layout_.scale_block(p0 + g * s_.L, s_.block);
+        if (block >= blocks) continue;
+        exact::Number x = exact::decode(s_.scale, load_code(m.at(l0 + l, block), s_.scale.bytes()));
+        out[size_t(l * groups + g)] = x.e;
+        nan[size_t(l)] |= x.kind == exact::nan;
+      }
+  }
+
+  // Whether some product of the row with the panel may reach 2^128 (TR-FDPA, step 0).
+  bool overflows(i64 r) {
+    cols_.wide_panel(b_);
+    rows_.wide_row(r, a_);
+    const double *a = &a_.wide_value[size_t(r * rows_.stride())], *b = b_.wide_value.data();
+    i64 n = i64(b_.wide_value.size()) / columns;
+    for (i64 p = 0; p < n; ++p)
+      for (int j = 0; j < columns; ++j)
+        if (std::fabs(a[p] * b[p * columns + j]) >= 0x1p128) return true;
+    return false;
+  }
+
+  // Specials were packed as zeros. Their sum, over stand-ins for the other numbers, is a NaN or Inf
+  // exactly where special values decide; then it is the result, unless the finite part has overflowed
+  // to the other Inf meanwhile: only the order tells which came first.
+  void apply_specials(i64 i, i64 r, i64 j0, i64 cols, i64 p0, i64 p1, bool row_nan, const float* before, float* c) {
+    cols_.special_panel(b_);
+    const float *a = rows_.special_row(r, a_), *b = b_.special_value.data();
+    i64 n = i64(b_.special_value.size()) / columns;
+    vf sum[NV] = {};
+    for (i64 p = 0; p < n; ++p) {
+      vf x = splat(a[p]);
+      for (int v = 0; v < NV; ++v) sum[v] += x * load<vf>(b + p * columns + v * W);
+    }
+    float s[columns];
+    std::memcpy(s, sum, sizeof s);
+    for (i64 j = 0; j < cols; ++j) {
+      if (row_nan || (!col_nan_.empty() && job_.scale_b.data && col_nan_[size_t(j)])) s[j] = NAN;
+      if (std::isfinite(s[j])) continue;
+      if (std::isfinite(c[j]) || s[j] != s[j] || c[j] == s[j]) c[j] = s[j];
+      else if (before[j] != before[j]) c[j] = before[j];
+      else if (!std::isfinite(before[j]) && s_.family != Family::lowered) c[j] = before[j] + s[j];
+      else c[j] = from_code(exact_.redo(i, j0 + j, p0, p1, c_code(i, j0 + j, p0 == 0)));
+    }
+  }
+  void redo_all(i64 i, i64 j0, i64 cols, i64 p0, i64 p1, float* c) {
+    for (i64 j = 0; j < cols; ++j)
+      c[j] = from_code(exact_.redo(i, j0 + j, p0, p1, c_code(i, j0 + j, p0 == 0)));
+    store_c(i, j0, cols, c);
+  }
+
+  u64 c_code(i64 i, i64 j, bool start) const {
+    if (!start) return load_code(job_.d.at(i, j), s_.d.bytes());
+    return job_.c.data ? load_code(job_.c.at(i, j), s_.c.bytes()) : 0;
+  }
+  float from_code(u64 code) const {
+    return s_.d.width == 16 ? half_to_float(u32(code)) : bits<float>(u32(code));
+  }
+  // C as floats: it is f32 or f16 (see holds()).
+  void load_c(i64 i, i64 j0, i64 cols, bool start, float* c) const {
+    const Format& f = start ? s_.c : s_.d;
+    const Mat& m = start ? job_.c : job_.d;
+    std::memset(c, 0, sizeof(float) * columns);
+    if (!m.data) return;
+    const u8* p = m.at(i, j0);
+    if (f.width == 32 && m.col == 4) std::memcpy(c, p, size_t(4 * cols));
+    else if (f.width == 32)
+      for (i64 j = 0; j < cols; ++j) std::memcpy(c + j, p + j * m.col, 4);
+    else
+      for (i64 j = 0; j < cols; ++j) c[j] = half_to_float(u32(load_code(p + j * m.col, 2)));
+  }
+  void store_c(i64 i, i64 j0, i64 cols, const float* c) const {
+    u8* p = job_.d.at(i, j0);
+    if (s_.d.width == 16) {
+      u32 nan = s_.nan_ones ? 0x7FFFu : 0x7E00u;
+      for (i64 j = 0; j < cols; ++j)
+        store_code(p + j * job_.d.col, 2, c[j] != c[j] ? nan : float_to_half(c[j]));
+      return;
+    }
+    alignas(64) u32 w[columns];
+    vi nan = splat(i32(s_.nan_ones ? 0x7FFFFFFF : 0x7FC00000));
+    for (int v = 0; v < NV; ++v) {
+      vf x = load<vf>(c + v * W);
+      vi is_nan = (vi)(x != x);
+      store(w + v * W, (is_nan & nan) | (~is_nan & bits<vi>(x)));
+    }
+    if (job_.d.col == 4) std::memcpy(p, w, size_t(4 * cols));
+    else for (i64 j = 0; j < cols; ++j) std::memcpy(p + j * job_.d.col, w + j, 4);
+  }
+
+  const Job& job_;
+  const Spec& s_;
+  Layout layout_;
+  Kernel kernel_;
+  ExactBlock exact_;
+  Operand rows_, cols_;
+  Packed a_, b_;
+  bool always_wide_;
+  i64 chunk_;
+  std::vector<i32> row_scale_, col_scale_, scratch_;
+  std::vector<u8> row_nan_, col_nan_;
+};
+
+// Whether a family's vector kernel can serve at all: c and d are f32 or f16, rho is one the kernels
+// know, operands are not f64, sums stay below 2^53.
+inline bool half_or_single(const Format& f) {
+  return f.specials == Specials::ieee && !f.dropped_bits &&
+         ((f.width == 32 && f.mantissa_bits == 23) || (f.width == 16 && f.mantissa_bits == 10));
+}
+inline int log2_ceil(int n) { return n <= 1 ? 0 : 32 - __builtin_clz(unsigned(n - 1)); }
+inline bool fits_float64(const Spec& s) {
+  return half_or_single(s.c) && half_or_single(s.d) && s.a.width <= 32 && s.b.width <= 32 &&
+         s.F + 3 + log2_ceil(s.L + 1) <= 52 && s.e_zero <= 900;
+}
+// Whether its products and their sums fit float32 and int32.
+inline bool fits_int32(const Spec& s) {
+  return s.a.mantissa_bits + s.b.mantissa_bits + 2 <= 24 && s.F <= 27;
+}
+
+}  // namespace bitmma::BITMMA_ISA

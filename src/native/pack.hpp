@@ -1,0 +1,329 @@
+// Operands decoded once a chunk and laid out for the vector kernels.
+//
+// A *line* is a row of A or a column of B. Each element becomes a value and an exponent:
+//
+//   value     the number times 2^-top, a float: below 2 in magnitude, 0 for zeros and specials
+//   distance  top - e in a byte, 255 for zeros; e is the exponent of the *unnormalised* number
+//
+// so that a product's exponent below top_a + top_b is one saturating byte addition, and its value one
+// float multiplication, exact because both significands together have at most 24 bits. `top` is the
+// format's largest exponent where the format spans at most 50 binades; for bf16 and tf32 it is the
+// line's own. A line that spans more is `wide`, and goes to the float64 kernel with everything that
+// meets it. Specials are packed as zeros and handled apart (specials.hpp).
+#pragma once
+#include <algorithm>
+#include <vector>
+
+#include "exact.hpp"
+#include "simd.hpp"
+
+namespace bitmma::BITMMA_ISA {
+
+constexpr int widest = 50;       // binades a line may span; 2 * widest + F + 2 < 127
+constexpr i64 chunk_target = 128;
+
+inline bool narrow_range(const Format& f) { return f.max_exponent() - f.min_exponent() <= widest; }
+
+// Codes of `n` elements of a line, at positions pos[] (k, or -1 for a filled-up +0), to u32.
+inline void gather(const Mat& m, i64 line, const i64* pos, i64 n, int bytes, bool contiguous, u32* out) {
+  const u8* base = m.data + line * m.row;
+  if (contiguous && m.col == bytes) {
+    const u8* p = base + pos[0] * m.col;
+    if (bytes == 1) for (i64 i = 0; i < n; ++i) out[i] = p[i];
+    else if (bytes == 2) for (i64 i = 0; i < n; ++i) { u16 x; std::memcpy(&x, p + 2 * i, 2); out[i] = x; }
+    else std::memcpy(out, p, size_t(4 * n));
+    return;
+  }
+  for (i64 i = 0; i < n; ++i) out[i] = pos[i] < 0 ? 0 : u32(load_code(base + pos[i] * m.col, bytes));
+}
+
+// What decoding needs to know of a format of at most 32 bits.
+struct Decoder {
+  int dropped, mantissa, exponent, bias, bytes;
+  Specials specials;
+  u32 sign_mask, magnitude_mask;
+  explicit Decoder(const Format& f)
+      : dropped(f.dropped_bits), mantissa(f.mantissa_bits), exponent(f.exponent_bits), bias(f.bias),
+        bytes(f.bytes()), specials(f.specials),
+        sign_mask(f.has_sign ? 1u << (f.exponent_bits + f.mantissa_bits) : 0),
+        magnitude_mask((1u << (f.exponent_bits + f.mantissa_bits)) - 1) {}
+
+  // Lanes with Inf or NaN: all ones.
+  BITMMA_INLINE vi special(vu code) const {
+    code >>= dropped;
+    vu m = code & magnitude_mask;
+    switch (specials) {
+      case Specials::ieee: return (vi)(m >= ((1u << exponent) - 1) << mantissa);
+      case Specials::fn: return (vi)(m == magnitude_mask);
+      case Specials::fnuz: return (vi)(code == sign_mask);
+      default: return vi{};
+    }
+  }
+  // Exponents of the unnormalised numbers; zeros and specials get what their fields say.
+  BITMMA_INLINE vi exponents(vu code) const {
+    vu field = ((code >> dropped) & magnitude_mask) >> mantissa;
+    return max((vi)field, splat(1)) - bias;
+  }
+  BITMMA_INLINE vi is_zero(vu code) const { return (vi)(((code >> dropped) & magnitude_mask) == 0); }
+  // The finite number as a float; zeros keep their sign. Exact for every format of up to 24 bits'
+  // significand and f32's exponents.
+  BITMMA_INLINE vf value(vu code) const {
+    code >>= dropped;
+    vu m = code & magnitude_mask;
+    vu sign = (code & sign_mask) << (31 - exponent - mantissa);
+    if (!sign_mask) sign = vu{};
+    vu normal = (m << (23 - mantissa)) + (u32(127 - bias) << 23);
+    if (bias == 127) return bits<vf>(normal | sign);  // subnormals are subnormal floats
+    vf small = to_float((vi)m) * bits<float>(u32(128 - bias - mantissa) << 23);
+    vi is_small = (vi)(m < (1u << mantissa));
+    vu f = ((vu)is_small & bits<vu>(small)) | (~(vu)is_small & normal);
+    return bits<vf>(f | sign);
+  }
+};
+
+// One operand's chunk: `lines` lines of `n` elements, in one of two orders.
+struct Packed {
+  std::vector<float> value;
+  std::vector<u32> distance4;  // rows: the byte four times, to be broadcast
+  std::vector<u8> distance;    // panel
+  std::vector<i32> top;
+  std::vector<u8> wide, special;
+  std::vector<double> wide_value;
+  std::vector<short> wide_exponent;
+  std::vector<float> special_value;
+  std::vector<u8> wide_ready, special_ready;
+};
+
+constexpr short no_exponent = -12000;  // of a zero, twice it fits int16
+
+class Operand {
+ public:
+  // `m` has lines as rows. Panels have `columns` lines side by side, rows one line after another.
+  Operand(const Mat& m, const Format& f, const Layout& layout)
+      : m_(m), f_(f), dec_(f), layout_(layout), narrow_(narrow_range(f)) {}
+
+  void set_chunk(i64 p0, i64 p1, const i64* pos, bool contiguous) {
+    p0_ = p0, n_ = p1 - p0, pos_ = pos, contiguous_ = contiguous;
+    stride_ = (n_ + W - 1) / W * W;
+  }
+  i64 stride() const { return stride_; }
+
+  // ---- rows: line after line, lanes along k -------------------------------------------------------
+  void pack_rows(i64 i0, i64 count, Packed& out, bool values) {
+    first_ = i0;
+    out.top.assign(size_t(count), f_.max_exponent());
+    out.wide.assign(size_t(count), 0), out.special.assign(size_t(count), 0);
+    out.wide_ready.assign(size_t(count), 0), out.special_ready.assign(size_t(count), 0);
+    if (values) out.value.resize(size_t(count * stride_)), out.distance4.resize(size_t(count * stride_));
+    alignas(64) u32 code[chunk_max];
+    for (i64 i = 0; i < count; ++i) {
+      gather_line(i0 + i, code);
+      vi special{}, low = splat(1 << 20), high = splat(-(1 << 20));
+      for (i64 p = 0; p < stride_; p += W) {
+        vu c = load<vu>(code + p);
+        special |= dec_.special(c);
+        if (values && !narrow_) extremes(c, low, high);
+      }
+      out.special[size_t(i)] = any(special);
+      if (!values) continue;
+      i32 top = f_.max_exponent();
+      if (!narrow_) {
+        i32 lowest = 1 << 20; top = -(1 << 20);
+        for (int l = 0; l < W; ++l) lowest = std::min(lowest, low[l]), top = std::max(top, high[l]);
+        out.wide[size_t(i)] = is_wide(lowest, top);
+        top = usable_top(top);
+      }
+      out.top[size_t(i)] = top;
+      vf scale = splat(std::ldexp(1.0f, -top));
+      for (i64 p = 0; p < stride_; p += W) {
+        vf v; vi dist;
+        element(load<vu>(code + p), splat(top), scale, v, dist);
+        store(&out.value[size_t(i * stride_ + p)], v);
+        store(&out.distance4[size_t(i * stride_ + p)], dist * 0x01010101);
+      }
+    }
+  }
+  const double* wide_row(i64 i, Packed& out) {
+    if (!out.wide_ready[size_t(i)]) {
+      out.wide_ready[size_t(i)] = 1;
+      size_t need = out.top.size() * size_t(stride_);
+      if (out.wide_value.size() < need) out.wide_value.resize(need), out.wide_exponent.resize(need);
+      alignas(64) u32 code[chunk_max];
+      gather_line(first_ + i, code);
+      for (i64 p = 0; p < stride_; p += W)
+        wide_elements(load<vu>(code + p), &out.wide_value[size_t(i * stride_ + p)],
+                      &out.wide_exponent[size_t(i * stride_ + p)]);
+    }
+    return &out.wide_value[size_t(i * stride_)];
+  }
+  const float* special_row(i64 i, Packed& out) {
+    if (!out.special_ready[size_t(i)]) {
+      out.special_ready[size_t(i)] = 1;
+      size_t need = out.top.size() * size_t(stride_);
+      if (out.special_value.size() < need) out.special_value.resize(need);
+      alignas(64) u32 code[chunk_max];
+      gather_line(first_ + i, code);
+      for (i64 p = 0; p < stride_; p += W)
+        store(&out.special_value[size_t(i * stride_ + p)], special_elements(load<vu>(code + p)));
+    }
+    return &out.special_value[size_t(i * stride_)];
+  }
+
+  // ---- panel: `columns` lines side by side, position after position ----------------------------------
+  void pack_panel(i64 j0, i64 count, Packed& out, bool values) {
+    first_ = j0, count_ = count;
+    out.top.assign(columns, f_.max_exponent());
+    out.wide.assign(columns, 0), out.special.assign(1, 0);
+    out.wide_ready.assign(1, 0), out.special_ready.assign(1, 0);
+    gather_panel();
+    vi special[NV] = {}, low[NV], high[NV];
+    for (int v = 0; v < NV; ++v) low[v] = splat(1 << 20), high[v] = splat(-(1 << 20));
+    for (i64 p = 0; p < n_; ++p)
+      for (int v = 0; v < NV; ++v) {
+        vu c = load<vu>(&code_[size_t(p * columns + v * W)]);
+        special[v] |= dec_.special(c);
+        if (values && !narrow_) extremes(c, low[v], high[v]);
+      }
+    for (int v = 0; v < NV; ++v) out.special[0] |= any(special[v]);
+    if (!values) return;
+    out.value.resize(size_t(n_ * columns)), out.distance.resize(size_t(n_ * columns));
+    vf scale[NV]; vi top[NV];
+    for (int v = 0; v < NV; ++v)
+      for (int l = 0; l < W; ++l) {
+        i32 t = f_.max_exponent();
+        if (!narrow_) {
+          t = high[v][l];
+          out.wide[size_t(v * W + l)] = is_wide(low[v][l], t);
+          t = usable_top(t);
+        }
+        out.top[size_t(v * W + l)] = t;
+        top[v][l] = t, scale[v][l] = std::ldexp(1.0f, -t);
+      }
+    for (i64 p = 0; p < n_; ++p)
+      for (int v = 0; v < NV; ++v) {
+        vf x; vi dist;
+        element(load<vu>(&code_[size_t(p * columns + v * W)]), top[v], scale[v], x, dist);
+        store(&out.value[size_t(p * columns + v * W)], x);
+        for (int l = 0; l < W; ++l) out.distance[size_t(p * columns + v * W + l)] = u8(dist[l]);
+      }
+  }
+  void wide_panel(Packed& out) {
+    if (out.wide_ready[0]) return;
+    out.wide_ready[0] = 1;
+    out.wide_value.resize(size_t(n_ * columns)), out.wide_exponent.resize(size_t(n_ * columns));
+    for (i64 p = 0; p < n_ * columns; p += W)
+      wide_elements(load<vu>(&code_[size_t(p)]), &out.wide_value[size_t(p)], &out.wide_exponent[size_t(p)]);
+  }
+  void special_panel(Packed& out) {
+    if (out.special_ready[0]) return;
+    out.special_ready[0] = 1;
+    out.special_value.resize(size_t(n_ * columns));
+    for (i64 p = 0; p < n_ * columns; p += W)
+      store(&out.special_value[size_t(p)], special_elements(load<vu>(&code_[size_t(p)])));
+  }
+  // Raw floats of the codes as they are (Inf and NaN too), for kernels in plain float arithmetic.
+  template <class Each> void float_rows(i64 i0, i64 count, std::vector<float>& out, Each each) {
+    out.resize(size_t(count * stride_));
+    alignas(64) u32 code[chunk_max];
+    for (i64 i = 0; i < count; ++i) {
+      gather_line(i0 + i, code);
+      for (i64 p = 0; p < stride_; p += W)
+        store(&out[size_t(i * stride_ + p)], each(load<vu>(code + p), ieee(load<vu>(code + p))));
+    }
+  }
+  template <class Each> void float_panel(i64 j0, i64 count, std::vector<float>& out, Each each) {
+    first_ = j0, count_ = count;
+    gather_panel();
+    out.resize(size_t(n_ * columns));
+    for (i64 p = 0; p < n_ * columns; p += W) {
+      vu c = load<vu>(&code_[size_t(p)]);
+      store(&out[size_t(p)], each(c, ieee(c)));
+    }
+  }
+  const Decoder& decoder() const { return dec_; }
+  const std::vector<u32>& panel_codes() const { return code_; }
+  void gather_row(i64 line, u32* code) const { gather_line(line, code); }
+  void gather_columns(i64 j0, i64 count) { first_ = j0, count_ = count; gather_panel(); }
+
+  static constexpr i64 chunk_max = 4096 + 64;
+
+ private:
+  BITMMA_INLINE void extremes(vu c, vi& low, vi& high) const {
+    vi skip = dec_.is_zero(c) | dec_.special(c), e = dec_.exponents(c);
+    low = min(low, (skip & (1 << 20)) | (~skip & e));
+    high = max(high, (skip & -(1 << 20)) | (~skip & e));
+  }
+  static bool is_wide(i32 lowest, i32 top) {
+    return top > -(1 << 20) && (top - lowest > widest || top > 100 || top < -100);
+  }
+  static i32 usable_top(i32 top) { return std::clamp(top, -100, 100); }
+
+  BITMMA_INLINE void element(vu c, vi top, vf scale, vf& v, vi& dist) const {
+    vi none = dec_.special(c) | dec_.is_zero(c);
+    v = bits<vf>(~none & bits<vi>(dec_.value(c) * scale));
+    dist = (none & 255) | (~none & min(top - dec_.exponents(c), splat(254)));
+  }
+  BITMMA_INLINE void wide_elements(vu c, double* value, short* exponent) const {
+    vi none = dec_.special(c) | dec_.is_zero(c);
+    vf v = bits<vf>(~none & bits<vi>(dec_.value(c)));
+    vi e = (none & no_exponent) | (~none & dec_.exponents(c));
+    float fs[W]; i32 es[W];
+    store(fs, v), store(es, e);
+    for (int l = 0; l < W; ++l) value[l] = fs[l], exponent[l] = short(es[l]);
+  }
+  // Inf and NaN as they are, other numbers +-1, zeros 0: their products and sums are special exactly
+  // where those of the numbers are by themselves.
+  BITMMA_INLINE vf special_elements(vu c) const {
+    vi zero = dec_.is_zero(c) & ~dec_.special(c), spec = dec_.special(c);
+    vf x = dec_.value(c);
+    vi sign = bits<vi>(x) & i32(0x80000000);
+    vi unit = sign | 0x3F800000;
+    vi y = (spec & bits<vi>(ieee(c))) | (~spec & ~zero & unit);
+    return bits<vf>(y);
+  }
+  BITMMA_INLINE vf ieee(vu c) const {
+    vi spec = dec_.special(c);
+    vi y = bits<vi>(dec_.value(c));
+    vu m = (c >> dec_.dropped) & dec_.magnitude_mask;
+    vi nan = spec;
+    if (dec_.specials == Specials::ieee)
+      nan = (vi)(m > ((1u << dec_.exponent) - 1) << dec_.mantissa);
+    vi s = (y & i32(0x80000000)) | 0x7F800000 | (nan & 0x400000);
+    return bits<vf>((spec & s) | (~spec & y));
+  }
+  void gather_line(i64 line, u32* code) const {
+    gather(m_, line, pos_, n_, dec_.bytes, contiguous_, code);
+    for (i64 p = n_; p < stride_; ++p) code[p] = 0;
+  }
+  void gather_panel() {
+    code_.assign(size_t(n_ * columns), 0);
+    const i64 c = m_.row;  // from one line to the next
+    if (c == dec_.bytes) {
+      for (i64 p = 0; p < n_; ++p) {
+        if (pos_[p] < 0) continue;
+        const u8* from = m_.at(first_, pos_[p]);
+        u32* to = &code_[size_t(p * columns)];
+        if (dec_.bytes == 1) for (i64 j = 0; j < count_; ++j) to[j] = from[j];
+        else if (dec_.bytes == 2)
+          for (i64 j = 0; j < count_; ++j) { u16 x; std::memcpy(&x, from + 2 * j, 2); to[j] = x; }
+        else std::memcpy(to, from, size_t(4 * count_));
+      }
+      return;
+    }
+    for (i64 j = 0; j < count_; ++j)
+      for (i64 p = 0; p < n_; ++p)
+        if (pos_[p] >= 0)
+          code_[size_t(p * columns + j)] = u32(load_code(m_.at(first_ + j, pos_[p]), dec_.bytes));
+  }
+
+  Mat m_;
+  Format f_;
+  Decoder dec_;
+  const Layout& layout_;
+  bool narrow_, contiguous_ = false;
+  i64 p0_ = 0, n_ = 0, stride_ = 0, first_ = 0, count_ = 0;
+  const i64* pos_ = nullptr;
+  std::vector<u32> code_;
+};
+
+}  // namespace bitmma::BITMMA_ISA

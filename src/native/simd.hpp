@@ -1,0 +1,211 @@
+// Vectors: GCC and Clang vector types, and the few operations that they do not spell well.
+// A tile is `columns` wide: one register of bytes, four of floats, eight of doubles.
+#pragma once
+#include <cmath>
+#include <cstring>
+
+#include "spec.hpp"
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+namespace bitmma::BITMMA_ISA {
+
+#if defined(__AVX512F__)
+constexpr int W = 16;
+#elif defined(__AVX2__)
+constexpr int W = 8;
+#else
+constexpr int W = 4;
+#endif
+constexpr int NV = 4;            // float vectors of a tile row
+constexpr int columns = NV * W;  // outputs computed side by side
+
+typedef float vf __attribute__((vector_size(4 * W)));
+typedef i32 vi __attribute__((vector_size(4 * W)));
+typedef u32 vu __attribute__((vector_size(4 * W)));
+typedef double vd __attribute__((vector_size(4 * W)));
+typedef i64 vl __attribute__((vector_size(4 * W)));
+typedef u8 vb __attribute__((vector_size(4 * W)));
+typedef short vs __attribute__((vector_size(4 * W)));  // int16, half a tile row
+// Half-width vectors, the other side of conversions between 32 and 64 bits.
+typedef float hf __attribute__((vector_size(2 * W)));
+typedef i32 hi __attribute__((vector_size(2 * W)));
+typedef short hs __attribute__((vector_size(W)));
+constexpr int D = W / 2;  // doubles of a vector
+
+template <class V, class T> BITMMA_INLINE V load(const T* p) { V v; std::memcpy(&v, p, sizeof v); return v; }
+template <class V, class T> BITMMA_INLINE void store(T* p, V v) { std::memcpy(p, &v, sizeof v); }
+template <class To, class From> BITMMA_INLINE To bits(From x) {
+  static_assert(sizeof(To) == sizeof(From));
+  To y; std::memcpy(&y, &x, sizeof y); return y;
+}
+BITMMA_INLINE vf splat(float x) { return vf{} + x; }  // x is never -0 where it matters
+BITMMA_INLINE vi splat(i32 x) { return vi{} + x; }
+BITMMA_INLINE vd splat(double x) { return vd{} + x; }
+BITMMA_INLINE vl splat64(i64 x) { return vl{} + x; }
+
+BITMMA_INLINE vi max(vi a, vi b) {
+#if defined(__AVX512F__)
+  return (vi)_mm512_max_epi32((__m512i)a, (__m512i)b);
+#elif defined(__AVX2__)
+  return (vi)_mm256_max_epi32((__m256i)a, (__m256i)b);
+#else
+  return a > b ? a : b;
+#endif
+}
+BITMMA_INLINE vi min(vi a, vi b) {
+#if defined(__AVX512F__)
+  return (vi)_mm512_min_epi32((__m512i)a, (__m512i)b);
+#elif defined(__AVX2__)
+  return (vi)_mm256_min_epi32((__m256i)a, (__m256i)b);
+#else
+  return a < b ? a : b;
+#endif
+}
+BITMMA_INLINE vs max(vs a, vs b) {
+#if defined(__AVX512BW__)
+  return (vs)_mm512_max_epi16((__m512i)a, (__m512i)b);
+#elif defined(__AVX2__)
+  return (vs)_mm256_max_epi16((__m256i)a, (__m256i)b);
+#else
+  return a > b ? a : b;
+#endif
+}
+BITMMA_INLINE vb minu(vb a, vb b) {
+#if defined(__AVX512BW__)
+  return (vb)_mm512_min_epu8((__m512i)a, (__m512i)b);
+#elif defined(__AVX2__)
+  return (vb)_mm256_min_epu8((__m256i)a, (__m256i)b);
+#else
+  return a < b ? a : b;
+#endif
+}
+BITMMA_INLINE vb add_saturating(vb a, vb b) {
+#if defined(__AVX512BW__)
+  return (vb)_mm512_adds_epu8((__m512i)a, (__m512i)b);
+#elif defined(__AVX2__)
+  return (vb)_mm256_adds_epu8((__m256i)a, (__m256i)b);
+#else
+  vb sum = a + b;
+  return sum | (vb)(sum < a);
+#endif
+}
+// Logical right shift lane by lane; counts of 32 and more (read as unsigned) give 0.
+BITMMA_INLINE vu shift_right(vu a, vi count) {
+#if defined(__AVX512F__)
+  return (vu)_mm512_srlv_epi32((__m512i)a, (__m512i)count);
+#elif defined(__AVX2__)
+  return (vu)_mm256_srlv_epi32((__m256i)a, (__m256i)count);
+#else
+  vu r;
+  for (int i = 0; i < W; ++i) r[i] = u32(count[i]) < 32 ? a[i] >> count[i] : 0;
+  return r;
+#endif
+}
+BITMMA_INLINE bool any(vi mask) {  // lanes are 0 or have the sign bit set
+#if defined(__AVX512F__)
+  return _mm512_movepi32_mask((__m512i)mask) != 0;
+#elif defined(__AVX2__)
+  return _mm256_movemask_ps((__m256)mask) != 0;
+#else
+  int r = 0;
+  for (int i = 0; i < W; ++i) r |= mask[i];
+  return r < 0;
+#endif
+}
+BITMMA_INLINE bool any(vl mask) {
+  vi m = bits<vi>(mask);
+  return any(m);
+}
+BITMMA_INLINE vi widen(const u8* p) {  // W bytes, zero-extended
+#if defined(__AVX512F__)
+  return (vi)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p));
+#elif defined(__AVX2__)
+  return (vi)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)p));
+#else
+  vi r;
+  for (int i = 0; i < W; ++i) r[i] = p[i];
+  return r;
+#endif
+}
+// Toward zero whatever the rounding mode; callers keep |x| < 2^31.
+BITMMA_INLINE vi truncate(vf x) { return __builtin_convertvector(x, vi); }
+BITMMA_INLINE vf to_float(vi x) { return __builtin_convertvector(x, vf); }  // by the rounding mode
+
+BITMMA_INLINE vd truncate(vd x) {
+#if defined(__AVX512F__)
+  return (vd)_mm512_roundscale_pd((__m512d)x, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC);
+#elif defined(__AVX2__)
+  return (vd)_mm256_round_pd((__m256d)x, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC);
+#else
+  for (int i = 0; i < D; ++i) x[i] = std::trunc(x[i]);
+  return x;
+#endif
+}
+BITMMA_INLINE vd floor(vd x) {
+#if defined(__AVX512F__)
+  return (vd)_mm512_roundscale_pd((__m512d)x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+#elif defined(__AVX2__)
+  return (vd)_mm256_round_pd((__m256d)x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+#else
+  for (int i = 0; i < D; ++i) x[i] = std::floor(x[i]);
+  return x;
+#endif
+}
+BITMMA_INLINE vd to_double(hf x) { return __builtin_convertvector(x, vd); }
+BITMMA_INLINE vd to_double(hi x) { return __builtin_convertvector(x, vd); }
+BITMMA_INLINE vl to_long(hi x) { return __builtin_convertvector(x, vl); }
+BITMMA_INLINE hf to_float(vd x) { return __builtin_convertvector(x, hf); }  // by the rounding mode
+// 2^e as a double, -1022 <= e <= 1023.
+BITMMA_INLINE vd power(vl e) { return bits<vd>((e + 1023) << 52); }
+BITMMA_INLINE vf power(vi e) { return bits<vf>((e + 127) << 23); }  // -126 <= e <= 127
+
+// The nearest f16 (ties to even, overflow to Inf) of each lane, as a float.
+BITMMA_INLINE vf round_to_half(vf x) {
+#if defined(__AVX512F__)
+  return (vf)_mm512_cvtph_ps(_mm512_cvtps_ph((__m512)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+#elif defined(__AVX2__)
+  return (vf)_mm256_cvtph_ps(_mm256_cvtps_ph((__m256)x, _MM_FROUND_TO_NEAREST_INT));
+#else
+  // Integer rounding of the float's bits: 13 bits for normal halves, more below 2^-14.
+  vf r;
+  for (int i = 0; i < W; ++i) {
+    u32 w = bits<u32>(float(x[i])), sign = w & 0x80000000u, m = w ^ sign;
+    if (m < 0x7F800000u) {
+      int e = int(m >> 23) - 127;
+      int drop = e >= -14 ? 13 : -14 - e + 13;
+      if (drop > 24) {
+        m = 0;
+      } else {
+        u32 s = (m & 0x7FFFFFu) | 0x800000u, half = 1u << (drop - 1), rest = s & (2 * half - 1);
+        s -= rest;
+        if (rest > half || (rest == half && (s >> drop & 1))) s += 2 * half;
+        // s * 2^(e-23): exact, s has at most 12 significant bits
+        m = s ? bits<u32>(float(s)) + (u32(e - 23) << 23) : 0;
+        if (m >= 0x47800000u) m = 0x7F800000u;
+      }
+    }
+    r[i] = bits<float>(m | sign);
+  }
+  return r;
+#endif
+}
+
+BITMMA_INLINE float half_to_float(u32 h) {
+  u32 sign = (h & 0x8000u) << 16, m = h & 0x7FFFu;
+  if (m >= 0x7C00u) return bits<float>(sign | 0x7F800000u | (m & 0x3FFu) << 13);
+  float f = m < 0x400u ? float(int(m)) * 0x1p-24f : bits<float>((m << 13) + (112u << 23));
+  return bits<float>(bits<u32>(f) | sign);
+}
+// Of a float that is a half already.
+BITMMA_INLINE u32 float_to_half(float x) {
+  u32 w = bits<u32>(x), sign = w >> 16 & 0x8000u, m = w & 0x7FFFFFFFu;
+  if (m > 0x7F800000u) return 0x7FFFu;
+  if (m == 0x7F800000u) return sign | 0x7C00u;
+  if (m < 0x38800000u) return sign | u32(int(bits<float>(m) * 0x1p24f));
+  return sign | ((m - (112u << 23)) >> 13);
+}
+
+}  // namespace bitmma::BITMMA_ISA
