@@ -6,6 +6,9 @@
 #include "kernels.hpp"
 #include "rows.hpp"
 #include "truncated.hpp"
+#include "rounded_down.hpp"
+#include "plain_float.hpp"
+#include "exact_sum.hpp"
 
 namespace bitmma::BITMMA_ISA {
 
@@ -16,6 +19,11 @@ bool has_kernel(const Spec& s) {
     case Family::t:
     case Family::st:
     case Family::lowered: return truncated_holds(s);
+    case Family::tr:
+    case Family::gtr: return rounded_down_holds(s);
+    case Family::fma: return fma_holds(s);
+    case Family::ftz: return ftz_holds(s);
+    case Family::e: return exact_sum_holds(s);
     default: return false;
   }
 }
@@ -34,6 +42,11 @@ __attribute__((noinline)) void run_kernel(const Job& job) {
     case Family::t:
     case Family::st:
     case Family::lowered: return run_truncated(job);
+    case Family::tr:
+    case Family::gtr: return run_rounded_down(job);
+    case Family::fma: return run_fma(job);
+    case Family::ftz: return run_ftz(job);
+    case Family::e: return run_exact_sum(job);
     default: return;
   }
 }
@@ -41,19 +54,18 @@ __attribute__((noinline)) void run_kernel(const Job& job) {
 }  // namespace
 
 void run(const Job& job) {
+  const Family family = job.spec->family;
   if (!has_kernel(*job.spec)) return run_exact(job);
+  bool to_zero = family == Family::t || family == Family::st || family == Family::lowered ||
+                 family == Family::gst;
+  Environment environment(to_zero ? Rounding::toward_zero : Rounding::nearest, family == Family::ftz);
   // Outputs lie side by side in a vector along N. The models treat A and B alike, so a product with
   // few columns is computed as its transpose.
-  if (job.N < columns && job.M > job.N) {
-    Spec s = *job.spec;
-    std::swap(s.a, s.b);
-    Job t{&s, job.N, job.M, job.K, job.b.transposed(), job.a.transposed(), job.c.transposed(),
-          job.d.transposed(), job.scale_b.transposed(), job.scale_a.transposed()};
-    Environment environment(Rounding::toward_zero);
-    return run_kernel(t);
-  }
-  Environment environment(Rounding::toward_zero);
-  run_kernel(job);
+  if (job.N >= columns || job.M <= job.N) return run_kernel(job);
+  Spec s = *job.spec;
+  std::swap(s.a, s.b);
+  run_kernel({&s, job.N, job.M, job.K, job.b.transposed(), job.a.transposed(), job.c.transposed(),
+              job.d.transposed(), job.scale_b.transposed(), job.scale_a.transposed()});
 }
 
 }  // namespace bitmma::BITMMA_ISA

@@ -41,9 +41,9 @@ template <class To, class From> BITMMA_INLINE To bits(From x) {
   static_assert(sizeof(To) == sizeof(From));
   To y; std::memcpy(&y, &x, sizeof y); return y;
 }
-BITMMA_INLINE vf splat(float x) { return vf{} + x; }  // x is never -0 where it matters
+BITMMA_INLINE vf splat(float x) { return x - vf{}; }  // and not x + 0, which loses the sign of -0
 BITMMA_INLINE vi splat(i32 x) { return vi{} + x; }
-BITMMA_INLINE vd splat(double x) { return vd{} + x; }
+BITMMA_INLINE vd splat(double x) { return x - vd{}; }
 BITMMA_INLINE vl splat64(i64 x) { return vl{} + x; }
 
 BITMMA_INLINE vi max(vi a, vi b) {

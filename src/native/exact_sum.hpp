@@ -1,0 +1,187 @@
+// E-FDPA: section 3 of the models. Sums of L products and c rounded once, in float64 arithmetic that
+// carries along what each addition loses.
+#pragma once
+#include "fused.hpp"
+
+namespace bitmma::BITMMA_ISA {
+
+// The sum of two doubles and, exactly, what rounding it lost (Knuth).
+BITMMA_INLINE void two_sum(vd a, vd b, vd& sum, vd& lost) {
+  sum = a + b;
+  vd b1 = sum - a;
+  lost = (a - (sum - b1)) + (b - b1);
+}
+// a + b rounded to odd: where inexact, of the two neighbours the one with an odd significand. A later
+// rounding to fewer bits then gives what rounding the exact sum would (Boldo and Melquiond, 2008).
+BITMMA_INLINE vd add_odd(vd a, vd b, vd& lost) {
+  vd sum;
+  two_sum(a, b, sum, lost);
+  vl w = bits<vl>(sum);
+  vl inexact = (vl)(lost != 0), even = (vl)((w & 1) == 0);
+  // Toward the lost part: one step up in magnitude if it has the sum's sign, else one down.
+  vl apart = (bits<vl>(lost) ^ w) >> 63;           // 0 or -1
+  vl step = (apart | 1) & inexact & even;          // +1 or -1
+  return bits<vd>(w + step);
+}
+
+class ExactSum {
+ public:
+  static constexpr bool products_may_overflow = false;
+  static constexpr Rounding environment = Rounding::nearest;
+  explicit ExactSum(const Spec& s) : L_(s.L) {}
+
+  // `exact_products`: any L products sum exactly in float64, by the exponents that occur.
+  void run(const Strip& x, float* c, bool exact_products, u8* redo) const {
+    for (int h = 0; h < halves; ++h) {
+      vd d = to_double(load<hf>(c + h * D));
+      vl bad{};
+      for (i64 g = 0; g < x.groups; ++g) {
+        const double *a = x.a_wide + g * L_, *b = x.b_wide + g * L_ * columns + h * D;
+        vd high{}, low{};
+        if (exact_products) {
+          for (i64 p = 0; p < L_; ++p) high += splat(a[p]) * load<vd>(b + p * columns);
+          vd lost;
+          d = to_double(to_float(add_odd(high, d, lost) + vd{}));
+          continue;
+        }
+        // Two numbers hold the products' sum: multiples of 2^grid and what is below, each exact; or,
+        // for two products, their sum and its loss.
+        if (L_ == 2) {
+          two_sum(splat(a[0]) * load<vd>(b), splat(a[1]) * load<vd>(b + columns), high, low);
+        } else {
+          for (i64 p = 0; p < L_; ++p) {
+            vd y = splat(a[p]) * load<vd>(b + p * columns);
+            vd big = (y + splat(split)) - splat(split);
+            high += big, low += y - big;
+          }
+        }
+        vd s, e, lost_u, lost_r;
+        two_sum(high, d, s, e);
+        vd u = add_odd(e, low, lost_u);
+        vd r = add_odd(s, u, lost_r);
+        // u was rounded far below r's precision, unless s and u cancelled: then do it exactly.
+        vd size_u = bits<vd>(bits<vl>(u) & i64(0x7FFFFFFFFFFFFFFF));
+        vd size_r = bits<vd>(bits<vl>(r) & i64(0x7FFFFFFFFFFFFFFF));
+        bad |= (vl)(lost_u != 0) & (vl)(size_u > size_r * 0x1p20);
+        d = to_double(to_float(r + vd{}));
+      }
+      store(c + h * D, to_float(d));
+      for (int l = 0; l < D; ++l) redo[h * D + l] = bad[l] != 0;
+    }
+  }
+
+  // f16 products are multiples of 2^-48 below 2^32: split at 2^-10, both halves' sums are exact.
+  static constexpr double split = 0x1.8p42;
+
+ private:
+  i64 L_;
+};
+
+// The walk is shared with the fused kernels in spirit, but an exact sum needs no exponents, and lanes
+// can ask to be done again.
+class ExactSumWalk {
+ public:
+  explicit ExactSumWalk(const Job& job)
+      : job_(job), s_(*job.spec), layout_(s_, job.K), kernel_(s_), exact_(job),
+        rows_(job.a, s_.a, layout_), cols_(job.b.transposed(), s_.b, layout_) {
+    i64 unit = layout_.padded_step > 512 ? s_.group : layout_.padded_step;
+    chunk_ = std::max<i64>(1, 128 / unit) * unit;
+  }
+  void run() {
+    std::vector<i64> pos(size_t(std::min(chunk_, layout_.total)));
+    for (i64 p0 = 0; p0 < layout_.total; p0 += chunk_) {
+      i64 p1 = std::min(layout_.total, p0 + chunk_);
+      for (i64 p = p0; p < p1; ++p) pos[size_t(p - p0)] = layout_.position(p);
+      rows_.set_chunk(p0, p1, pos.data(), false), cols_.set_chunk(p0, p1, pos.data(), false);
+      for (i64 i0 = 0; i0 < job_.M; i0 += 128) {
+        i64 rows = std::min<i64>(128, job_.M - i0);
+        rows_.pack_rows(i0, rows, a_, false);
+        std::vector<Span> spans(static_cast<size_t>(rows));
+        for (i64 r = 0; r < rows; ++r) {
+          rows_.wide_row(r, a_);
+          for (i64 p = 0; p < p1 - p0; ++p) spans[size_t(r)].add(a_.wide_exponent[size_t(r * rows_.stride() + p)]);
+        }
+        for (i64 j0 = 0; j0 < job_.N; j0 += columns) block(i0, rows, j0, p0, p1, spans);
+      }
+    }
+  }
+
+ private:
+  struct Span {
+    int low = 1 << 20, high = -(1 << 20);
+    void add(short e) { if (e > -4096) low = std::min<int>(low, e), high = std::max<int>(high, e); }
+    int width() const { return high < low ? 0 : high - low; }
+  };
+
+  void block(i64 i0, i64 rows, i64 j0, i64 p0, i64 p1, const std::vector<Span>& spans) {
+    i64 cols = std::min<i64>(columns, job_.N - j0), n = p1 - p0;
+    cols_.pack_panel(j0, cols, b_, false);
+    cols_.wide_panel(b_);
+    int widest_col = 0;
+    {
+      Span span[columns];
+      for (i64 p = 0; p < n; ++p)
+        for (int j = 0; j < columns; ++j) span[j].add(b_.wide_exponent[size_t(p * columns + j)]);
+      for (const Span& x : span) widest_col = std::max(widest_col, x.width());
+    }
+    Strip x{};
+    x.groups = n / s_.L, x.b_wide = b_.wide_value.data();
+    const bool start = p0 == 0;
+    for (i64 r = 0; r < rows; ++r) {
+      i64 i = i0 + r;
+      alignas(64) float c[columns], before[columns];
+      u8 redo[columns] = {};
+      Tile<float>::load_c(job_, i, j0, cols, start, c);
+      std::memcpy(before, c, sizeof c);
+      x.a_wide = rows_.wide_row(r, a_);
+      // Lowest bit to highest of a sum of L products: significands, exponents' spread, carries.
+      int span = spans[size_t(r)].width() + widest_col + s_.a.mantissa_bits + s_.b.mantissa_bits + 2 + log2_ceil(s_.L);
+      kernel_.run(x, c, span <= 52, redo);
+      const bool specials = a_.special[size_t(r)] || b_.special[0];
+      for (i64 j = 0; j < cols; ++j) {
+        // Inf and NaN have no two-sum: whatever is not finite now is done again, by the rules.
+        if (specials || redo[j] || !std::isfinite(c[j]) || !std::isfinite(before[j])) {
+          if (before[j] != before[j]) { c[j] = before[j]; continue; }
+          if (specials && settle(r, j, n, before[j], c[j])) continue;
+          u64 code = start ? (job_.c.data ? load_code(job_.c.at(i, j0 + j), 4) : 0) : load_code(job_.d.at(i, j0 + j), 4);
+          c[j] = bits<float>(u32(exact_.redo(i, j0 + j, p0, p1, code)));
+        }
+      }
+      Tile<float>::store_c(job_, i, j0, cols, c);
+    }
+  }
+  // With specials among the operands: true if they decide by themselves (c becomes the result), or if
+  // none meets this output (c stays).
+  bool settle(i64 r, i64 j, i64 n, float before, float& c) {
+    cols_.special_panel(b_);
+    const float* a = rows_.special_row(r, a_);
+    float sum = 0;
+    for (i64 p = 0; p < n; ++p) sum += a[p] * b_.special_value[size_t(p * columns + j)];
+    if (sum != sum) { c = sum; return true; }
+    if (std::isinf(sum)) {
+      if (std::isfinite(c) && std::isfinite(before)) { c = sum; return true; }
+      return false;
+    }
+    return std::isfinite(c) && std::isfinite(before);
+  }
+
+  const Job& job_;
+  const Spec& s_;
+  Layout layout_;
+  ExactSum kernel_;
+  ExactBlock exact_;
+  Operand rows_, cols_;
+  Packed a_, b_;
+  i64 chunk_;
+};
+
+// c, d f32 by RNE; products of f16 (or narrower, on f16's grid) for any L up to 4 whatever their
+// exponents, of anything else with 16 or fewer bits for L = 2.
+inline bool exact_sum_holds(const Spec& s) {
+  auto small = [](const Format& f) { return f.min_exponent() - f.mantissa_bits >= -24 && f.max_exponent() <= 15; };
+  bool single = s.c.width == 32 && s.c.mantissa_bits == 23 && s.d.width == 32 && s.mode == Mode::rne && s.mantissa_bits == 23;
+  return single && ((s.L <= 4 && small(s.a) && small(s.b)) || (s.L == 2 && s.a.width <= 16 && s.b.width <= 16));
+}
+inline void run_exact_sum(const Job& job) { ExactSumWalk(job).run(); }
+
+}  // namespace bitmma::BITMMA_ISA

@@ -1,0 +1,220 @@
+// FMA and FTZ-MulAdd: chains of ordinary float operations, one output a lane, k in order.
+#pragma once
+#include "environment.hpp"
+#include "pack.hpp"
+
+namespace bitmma::BITMMA_ISA {
+
+BITMMA_INLINE vf fused_multiply_add(vf a, vf b, vf c) {
+#if defined(__AVX512F__)
+  return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__AVX2__)
+  return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+  for (int i = 0; i < W; ++i) c[i] = __builtin_fmaf(a[i], b[i], c[i]);
+  return c;
+#endif
+}
+BITMMA_INLINE vd fused_multiply_add(vd a, vd b, vd c) {
+#if defined(__AVX512F__)
+  return (vd)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c);
+#elif defined(__AVX2__)
+  return (vd)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c);
+#else
+  for (int i = 0; i < D; ++i) c[i] = __builtin_fma(a[i], b[i], c[i]);
+  return c;
+#endif
+}
+
+// Reads and writes c for kernels whose c and d are the same float type.
+template <class T> struct Tile {
+  static constexpr int lanes = int(sizeof(vf) / sizeof(T)), width = NV * lanes;
+  static void load_c(const Job& job, i64 i, i64 j0, i64 cols, bool start, T* c) {
+    const Mat& m = start ? job.c : job.d;
+    std::memset(c, 0, sizeof(T) * width);
+    if (!m.data) return;
+    const u8* p = m.at(i, j0);
+    if (m.col == sizeof(T)) std::memcpy(c, p, sizeof(T) * size_t(cols));
+    else for (i64 j = 0; j < cols; ++j) std::memcpy(c + j, p + j * m.col, sizeof(T));
+  }
+  static void store_c(const Job& job, i64 i, i64 j0, i64 cols, const T* c) {
+    u8* p = job.d.at(i, j0);
+    using Bits = std::conditional_t<sizeof(T) == 8, u64, u32>;
+    const Bits nan = sizeof(T) == 8 ? Bits(0x7FF8000000000000) : Bits(0x7FC00000);
+    alignas(64) Bits w[width];
+    for (int j = 0; j < width; ++j) w[j] = c[j] != c[j] ? nan : bits<Bits>(c[j]);
+    if (job.d.col == sizeof(T)) std::memcpy(p, w, sizeof(T) * size_t(cols));
+    else for (i64 j = 0; j < cols; ++j) std::memcpy(p + j * job.d.col, w + j, sizeof(T));
+  }
+};
+
+// T is float or double, V its vector. `Ops` says how an operand becomes a T and what one step does.
+template <class T, class V, class Ops> class FloatWalk {
+ public:
+  explicit FloatWalk(const Job& job)
+      : job_(job), s_(*job.spec), layout_(s_, job.K), ops_(s_) {
+    i64 unit = layout_.padded_step > 4096 ? s_.group : layout_.padded_step;
+    chunk_ = std::max<i64>(1, 256 / unit) * unit;
+  }
+  void run() {
+    for (i64 p0 = 0; p0 < layout_.total; p0 += chunk_) {
+      p0_ = p0, n_ = std::min(layout_.total, p0 + chunk_) - p0;
+      pos_.resize(size_t(n_));
+      for (i64 p = 0; p < n_; ++p) pos_[size_t(p)] = layout_.position(p0 + p);
+      for (i64 i0 = 0; i0 < job_.M; i0 += row_block) {
+        i64 rows = std::min(row_block, job_.M - i0);
+        a_.resize(size_t(rows * n_));
+        for (i64 r = 0; r < rows; ++r)
+          for (i64 p = 0; p < n_; ++p)
+            a_[size_t(r * n_ + p)] = pos_[size_t(p)] < 0 ? T(0) : ops_.a(job_.a.at(i0 + r, pos_[size_t(p)]));
+        for (i64 j0 = 0; j0 < job_.N; j0 += width) block(i0, rows, j0);
+      }
+    }
+  }
+
+ private:
+  static constexpr int width = Tile<T>::width, lanes = Tile<T>::lanes;
+  static constexpr i64 row_block = 128;
+  static constexpr int at_once = sizeof(vf) == 64 ? 6 : 3;  // rows whose c stays in registers
+
+  void block(i64 i0, i64 rows, i64 j0) {
+    i64 cols = std::min<i64>(width, job_.N - j0);
+    b_.assign(size_t(n_ * width), T(0));
+    if (job_.b.col <= job_.b.row) {
+      for (i64 p = 0; p < n_; ++p)
+        for (i64 j = 0; pos_[size_t(p)] >= 0 && j < cols; ++j)
+          b_[size_t(p * width + j)] = ops_.b(job_.b.at(pos_[size_t(p)], j0 + j));
+    } else {
+      for (i64 j = 0; j < cols; ++j)
+        for (i64 p = 0; p < n_; ++p)
+          if (pos_[size_t(p)] >= 0) b_[size_t(p * width + j)] = ops_.b(job_.b.at(pos_[size_t(p)], j0 + j));
+    }
+    i64 r = 0;
+    for (; r + at_once <= rows; r += at_once) strip<at_once>(i0, r, j0, cols);
+    for (; r < rows; ++r) strip<1>(i0, r, j0, cols);
+  }
+  template <int R> void strip(i64 i0, i64 r, i64 j0, i64 cols) {
+    V c[R][NV];
+    alignas(64) T buffer[width];
+    for (int i = 0; i < R; ++i) {
+      Tile<T>::load_c(job_, i0 + r + i, j0, cols, p0_ == 0, buffer);
+      for (int v = 0; v < NV; ++v) c[i][v] = load<V>(buffer + v * lanes);
+    }
+    const T* a[R];
+    for (int i = 0; i < R; ++i) a[i] = &a_[size_t((r + i) * n_)];
+    // Whole instructions lie in a chunk unless one is longer than a chunk.
+    i64 step = layout_.padded_step;
+    for (i64 p = 0; p < n_; p += s_.group)
+      ops_.template step<R>(a, b_.data() + p * width, p, (p0_ + p) % step == 0, c);
+    for (int i = 0; i < R; ++i) {
+      for (int v = 0; v < NV; ++v) store(buffer + v * lanes, c[i][v]);
+      Tile<T>::store_c(job_, i0 + r + i, j0, cols, buffer);
+    }
+  }
+
+  const Job& job_;
+  const Spec& s_;
+  Layout layout_;
+  Ops ops_;
+  i64 chunk_, p0_ = 0, n_ = 0;
+  std::vector<i64> pos_;
+  std::vector<T> a_, b_;
+};
+
+// A finite or special code as a float or double, exactly.
+template <class T> T to_number(const Format& f, u64 code) {
+  if (f.width == 64) return T(bits<double>(code));
+  if (f.width == 32 && !f.dropped_bits) return T(bits<float>(u32(code)));
+  exact::Number x = exact::decode(f, code);
+  T y = x.kind == exact::nan ? T(NAN) : x.kind == exact::inf ? T(INFINITY) : std::ldexp(T(x.significand), x.q);
+  return x.sign ? -y : y;
+}
+// The same from a table for formats of up to 16 bits.
+template <class T> class Reader {
+ public:
+  explicit Reader(const Format& f) : f_(f) {
+    if (f.width <= 8)
+      for (u32 c = 0; c < 1u << f.width; ++c) table_[c] = to_number<T>(f, c);
+  }
+  T operator()(const u8* p) const {
+    if (f_.width <= 8) return table_[*p];
+    if (f_.width == 16 && f_.mantissa_bits == 10) return T(half_to_float(u32(load_code(p, 2))));
+    if (f_.width == 16 && f_.mantissa_bits == 7) return T(bits<float>(u32(load_code(p, 2)) << 16));
+    return to_number<T>(f_, load_code(p, f_.bytes()));
+  }
+
+ private:
+  Format f_;
+  T table_[256];
+};
+
+// Section 1. Operands are exact in T.
+template <class T, class V> class FmaOps {
+ public:
+  explicit FmaOps(const Spec& s) : a(s.a), b(s.b) {}
+  Reader<T> a, b;
+  template <int R> BITMMA_INLINE void step(const T* const a_[R], const T* b_, i64 p, bool, V c[R][NV]) const {
+    for (int v = 0; v < NV; ++v) {
+      V x = load<V>(b_ + v * Tile<T>::lanes);
+      for (int i = 0; i < R; ++i) c[i][v] = fused_multiply_add(splat(a_[i][p]), x, c[i][v]);
+    }
+  }
+};
+
+inline bool fma_holds(const Spec& s) {
+  auto fits = [&](const Format& f) {  // every number of f is one of d
+    if (s.d.width == 64) return f.width <= 64;
+    return f.width <= 32;
+  };
+  bool same = s.c.width == s.d.width && s.c.mantissa_bits == s.d.mantissa_bits && !s.c.dropped_bits;
+  return fits(s.a) && fits(s.b) && same;
+}
+inline void run_fma(const Job& job) {
+  if (job.spec->d.width == 64) FloatWalk<double, vd, FmaOps<double, vd>>(job).run();
+  else FloatWalk<float, vf, FmaOps<float, vf>>(job).run();
+}
+
+// Section 2, in the flush-to-zero environment. That mode decides tininess after rounding with any
+// exponent, so it would also flush what rounds up to 2^-126, which the model keeps; but a product of
+// at most 23 significant bits cannot lie within 2^-150 below 2^-126, and a sum that small is exact.
+class FtzOps {
+ public:
+  explicit FtzOps(const Spec& s) : P_(s.P), a(s.a), b(s.b) {}
+  struct Flushing {
+    explicit Flushing(const Format& f) : read(f), lowest(std::ldexp(1.0f, f.min_exponent())) {}
+    float operator()(const u8* p) const {
+      float x = read(p);
+      return std::fabs(x) < lowest ? 0.0f : x;  // +0 for -0 too; NaN passes
+    }
+    Reader<float> read;
+    float lowest;
+  };
+  int P_;
+  Flushing a, b;
+  template <int R> BITMMA_INLINE void step(const float* const a_[R], const float* b_, i64 p, bool first, vf c[R][NV]) const {
+    for (int v = 0; v < NV; ++v) {
+      vf x[4];
+      const int P = P_;
+      for (int q = 0; q < P; ++q) x[q] = load<vf>(b_ + q * columns + v * W);
+      for (int i = 0; i < R; ++i) {
+        vf s = x[0] * splat(a_[i][p]) + x[1] * splat(a_[i][p + 1]);
+        if (P == 4) s = s + (x[2] * splat(a_[i][p + 2]) + x[3] * splat(a_[i][p + 3]));
+        if (first) c[i][v] = flush_c(c[i][v]);
+        c[i][v] = c[i][v] + s;
+      }
+    }
+  }
+  // c as an instruction takes it: subnormals and -0 become +0.
+  static vf flush_c(vf c) {
+    vi small = (vi)((bits<vu>(c) & 0x7F800000u) == 0);
+    return bits<vf>(~small & bits<vi>(c));
+  }
+};
+
+inline bool ftz_holds(const Spec& s) {
+  return s.a.width <= 16 && s.b.width <= 16 && s.a.mantissa_bits + s.b.mantissa_bits + 2 <= 23 &&
+         s.c.width == 32 && s.c.mantissa_bits == 23;
+}
+inline void run_ftz(const Job& job) { FloatWalk<float, vf, FtzOps>(job).run(); }
+
+}  // namespace bitmma::BITMMA_ISA

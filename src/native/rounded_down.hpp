@@ -1,0 +1,170 @@
+// TR-FDPA and GTR-FDPA: sections 7 and 8 of the models. The products' sum is an int32 (or a float64)
+// in units of 2^(e - F); joining it with c is float64 arithmetic, exact because every intermediate
+// has fewer than 53 bits.
+#pragma once
+#include "fused.hpp"
+
+namespace bitmma::BITMMA_ISA {
+
+template <bool by_parity> class RoundedDown {
+ public:
+  // Section 7, step 0: a finite product of 2^128 or more is an Inf. Walk sends such rows elsewhere.
+  static constexpr bool products_may_overflow = !by_parity;
+  static constexpr Rounding environment = Rounding::nearest;
+
+  explicit RoundedDown(const Spec& s)
+      : L_(s.L), F_(s.F), F2_(s.F2), c_lowest_(s.c.width == 16 ? -14 : -126),
+        sub_(std::min(s.L, s.F >= 29 ? 1 : 1 << std::min(29 - s.F, 12))) {}
+
+  void narrow(const Strip& x, float* c) const {
+    for (i64 g = 0; g < x.groups; ++g) {
+      Sums sums[parts];
+      i64 done = 0;
+      for (int part = 0; part < parts; ++part) {
+        i64 n = part_length(part);
+        narrow_sums(x, g * L_ + done, n, sums[part]);
+        done += n;
+      }
+      join(sums, g == 0 && x.c_is_new ? c_lowest_ : -126, c);
+    }
+  }
+  void wide(const Strip& x, float* c) const {
+    for (i64 g = 0; g < x.groups; ++g) {
+      Sums sums[parts];
+      i64 done = 0;
+      for (int part = 0; part < parts; ++part) {
+        i64 n = part_length(part);
+        wide_sums(x, g * L_ + done, n, sums[part]);
+        done += n;
+      }
+      join(sums, g == 0 && x.c_is_new ? c_lowest_ : -126, c);
+    }
+  }
+
+ private:
+  static constexpr int parts = by_parity ? 2 : 1;
+  static constexpr i32 none = -4096;  // the exponent of no products
+
+  struct Sums {  // of one part: in units of 2^(e - F)
+    alignas(64) double sum[columns];
+    alignas(64) i32 e[columns];
+  };
+
+  i64 part_length(int part) const {
+    return !by_parity ? L_ : part == 0 ? (L_ + 1) / 2 : L_ / 2;
+  }
+
+  void narrow_sums(const Strip& x, i64 p, i64 n, Sums& out) const {
+    alignas(64) u8 near[columns];
+    store(near, nearest(x.a4 + p, x.b1 + p * columns, n));
+    vf scale[NV];
+    for (int v = 0; v < NV; ++v) {
+      vi d = widen(near + v * W), empty = (vi)(d == 255);
+      store(out.e + v * W, (empty & none) | (~empty & (load<vi>(x.top + v * W) - d)));
+      scale[v] = power(min(d + F_, splat(127)));
+    }
+    const float *a = x.a + p, *b = x.b + p * columns;
+    if (n <= sub_) {
+      vi sum[NV] = {};
+      cut_sum(a, b, n, scale, sum);
+      for (int v = 0; v < NV; ++v) {
+        alignas(64) i32 s[W];
+        store(s, sum[v]);
+        store(out.sum + v * W, to_double(load<hi>(s)));
+        store(out.sum + v * W + D, to_double(load<hi>(s + D)));
+      }
+      return;
+    }
+    std::memset(out.sum, 0, sizeof out.sum);
+    for (i64 q = 0; q < n; q += sub_) {
+      vi sum[NV] = {};
+      cut_sum(a + q, b + q * columns, std::min(sub_, n - q), scale, sum);
+      for (int v = 0; v < NV; ++v)
+        for (int l = 0; l < W; ++l) out.sum[v * W + l] += sum[v][l];
+    }
+  }
+
+  void wide_sums(const Strip& x, i64 p, i64 n, Sums& out) const {
+    alignas(64) short e16[columns];
+    wide_exponent(x.ae_wide + p, x.be_wide + p * columns, n, e16);
+    vd up[halves], sum[halves] = {};
+    for (int j = 0; j < columns; ++j) out.e[j] = e16[j] < -4096 ? none : e16[j];
+    for (int h = 0; h < halves; ++h) {
+      vl e = to_long(load<hi>(out.e + h * D));
+      vl empty = (vl)(e == none);
+      up[h] = power(~empty & (splat64(F_) - e));
+    }
+    wide_sum(x.a_wide + p, x.b_wide + p * columns, n, up, sum);
+    for (int h = 0; h < halves; ++h) store(out.sum + h * D, sum[h]);
+  }
+
+  // Steps 2 to 4 (and GTR's joining of the two parts before).
+  void join(const Sums* sums, i32 lowest, float* c) const {
+    for (int v = 0; v < NV; ++v) {
+      vf cv = load<vf>(c + v * W);
+      alignas(64) i32 e_c32[W];
+      CTerm term = c_term(cv, lowest, -126);
+      store(e_c32, term.exponent);
+      alignas(64) float cf[W], df[W];
+      store(cf, cv);
+      for (int half = 0; half < 2; ++half) {
+        int at = v * W + half * D;
+        vl e = to_long(load<hi>(sums[0].e + at));
+        vd t = load<vd>(sums[0].sum + at);
+        if constexpr (by_parity) {
+          vl odd = to_long(load<hi>(sums[1].e + at));
+          vl most = e > odd ? e : odd;
+          t = floor(t * down(most - e)) + floor(load<vd>(sums[1].sum + at) * down(most - odd));
+          e = most;
+        }
+        vl e_c = to_long(load<hi>(e_c32 + half * D));
+        vl E = e > e_c ? e : e_c;
+        // In units of 2^(E - F2 - 1) from here. No products: t is 0.
+        vl shift = E - e + (F_ - F2_ - 1);  // t * 2^-shift
+        t = floor(t * power_clamped(-shift));
+        vd cd = to_double(load<hf>(cf + half * D));
+        vd c_kept = floor(cd * power(splat64(F_) - E)) * std::ldexp(1.0, F2_ + 1 - F_);
+        if constexpr (by_parity) {
+          vl small = (vl)(e_c < E - F_ - 1) & (vl)(e_c != 128);  // never an Inf or NaN
+          c_kept = bits<vd>(~small & bits<vl>(c_kept));
+        }
+        vd s = t + c_kept;
+        vl unit = E - F2_ - 1;
+        vl ev = ((bits<vl>(s) >> 52) & 0x7FF) - 1023 + unit;  // its exponent; of 0, very low
+        vl low = splat64(-126);
+        vl last = (ev > low ? ev : low) - F2_;
+        vl cut = last - unit;
+        vl zero = splat64(0);
+        cut = cut > zero ? cut : zero;
+        s = floor(s * power_clamped(-cut));
+        s = s * power_clamped(unit + cut);  // clamped for Inf and NaN, which stay
+        store(df + half * D, to_float(s));  // to nearest, overflow to Inf
+      }
+      store(c + v * W, load<vf>(df));
+    }
+  }
+  static vd power_clamped(vl e) {
+    vl low = splat64(-1000), high = splat64(1000);
+    e = e < low ? low : e;
+    return power(e > high ? high : e);
+  }
+  static vd down(vl by) { return power_clamped(-by); }
+
+  i64 L_;
+  int F_, F2_, c_lowest_;
+  i64 sub_;
+};
+
+// d is f32 by RNE; F2 and F so near that units fit together; sums below 2^53 after step 2.
+inline bool rounded_down_holds(const Spec& s) {
+  return s.mode == Mode::rne && s.d.width == 32 && s.mantissa_bits == 23 && fits_float64(s) &&
+         s.F <= s.F2 + 1 && s.F2 + 4 + log2_ceil(s.L + 1) <= 52;
+}
+
+inline void run_rounded_down(const Job& job) {
+  bool wide = !fits_int32(*job.spec);
+  if (job.spec->family == Family::gtr) Walk<RoundedDown<true>>(job, wide).run();
+  else Walk<RoundedDown<false>>(job, wide).run();
+}
+
+}  // namespace bitmma::BITMMA_ISA
