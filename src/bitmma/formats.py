@@ -359,7 +359,8 @@ def decode(codes: npt.ArrayLike, format: str | Format) -> npt.NDArray[np.float64
     if fmt.width == 64:
         return array.view(np.float64).copy()
     keep = np.uint32(0xFFFFFFFF << fmt.dropped_bits & 0xFFFFFFFF)
-    return (array & keep).view(np.float32).astype(np.float64)
+    with np.errstate(invalid="ignore"):  # a signalling NaN is no error, only a NaN
+        return (array & keep).view(np.float32).astype(np.float64)
 
 
 def as_codes(codes: npt.ArrayLike, fmt: Format) -> npt.NDArray[Any]:
@@ -430,7 +431,7 @@ def quantize(
         raise ValueError(f"x has a NaN and {fmt} has none")
     codes = _round_codes(np.where(nan, 1.0, values), fmt, rounding, saturate)
     if nan.any():
-        codes[nan] = fmt.nan_code
+        codes = np.where(nan, fmt.code_dtype.type(fmt.nan_code), codes)
     return codes.view(fmt.dtype) if codes.dtype != fmt.dtype else codes
 
 

@@ -202,6 +202,7 @@ def trace(
         [_Operand(formats.get(b_format), x) for x in [*b, *fill]],
         [_Operand(formats.get(scale_format), x) for x in scale_a] if scale_format else [],
         [_Operand(formats.get(scale_format), x) for x in scale_b] if scale_format else [],
+        block=len(a) // len(scale_a) if scale_a else 0,
     )
     steps: list[Step] = []
     code, fmt = c, formats.get(c_format)
@@ -246,6 +247,7 @@ class _Work:
     b: list[_Operand]
     scale_a: list[_Operand]
     scale_b: list[_Operand]
+    block: int = 0  # products that share a scale
 
     def product(self, i: int) -> Term:
         """a[i]*b[i], exact and never renormalised: its exponent is e_a + e_b (section 2)."""
@@ -268,8 +270,8 @@ class _Work:
         """The scales of the block that holds element ``start``."""
         if not self.scale_a:
             return None
-        block = len(self.a) // len(self.scale_a)
-        return self.scale_a[start // block], self.scale_b[start // block]
+        i = min(start // self.block, len(self.scale_a) - 1)  # filled-up products are zero
+        return self.scale_a[i], self.scale_b[i]
 
 
 def _inf_name(sign: int) -> str:

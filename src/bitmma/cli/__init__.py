@@ -1,0 +1,285 @@
+"""The command line: ``bitmma list | compare | explain | matmul | vectors``.
+
+Whatever a user got wrong ends in exit code 2 and one line on stderr. Modules that compute are
+imported by the command that needs them, so that ``--help`` is quick.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="bitmma",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+# Click's exceptions, wherever this version of Typer keeps them.
+_UsageError: Any = typer.BadParameter.__bases__[0]
+_ClickException: Any = _UsageError.__bases__[0]
+
+Gpu = Annotated[
+    str, typer.Argument(metavar="GPU", help="A generation or chip: Hopper, H100, sm_90, gfx942.")
+]
+Instr = Annotated[
+    str, typer.Argument(metavar="INSTR", help="An instruction's name, see `bitmma list`.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Data instead of a table.")]
+_NUMBERS = "Numbers, comma- or space-separated; write --a=-1,2 where the first is negative."
+_CODES = " A decimal, a C hex float (0x1.8p-3) or a 0x code."
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Run one command line (None: the process's own) and return the exit code."""
+    try:
+        arguments = list(args) if args is not None else None
+        return app(arguments, prog_name="bitmma", standalone_mode=False) or 0
+    except _ClickException as error:
+        return _complain(error.format_message())
+    except (ValueError, TypeError, OSError, MemoryError) as error:
+        if isinstance(error, BrokenPipeError):  # the reader has seen enough (`bitmma list | head`)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 1
+        return _complain(str(error) or type(error).__name__)
+    except (KeyboardInterrupt, typer.Abort):
+        return 130
+
+
+def _complain(message: str) -> int:
+    print(f"bitmma: error: {' '.join(message.split())}", file=sys.stderr)
+    return 2
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        import bitmma
+
+        print(f"bitmma {bitmma.__version__} (bits {bitmma.BITS_VERSION})")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def _bitmma(
+    context: typer.Context,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """The bits that a GPU's matrix unit would return, computed on any machine."""
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+# --- list -----------------------------------------------------------------------------------------
+
+
+@app.command("list")
+def list_instructions(
+    gpu: Annotated[str | None, typer.Option(help="Only this GPU: Hopper, H100, sm_90.")] = None,
+    with_format: Annotated[
+        str | None,
+        typer.Option("--format", help="Only instructions with this format: e4m3, bf16, ue8m0."),
+    ] = None,
+    op: Annotated[str | None, typer.Option(help="mma, wgmma, tcgen05 or mfma.")] = None,
+    json: Json = False,
+) -> None:
+    """List the instructions, one row a family (N is left open where only N varies)."""
+    from bitmma import isa
+    from bitmma.render import model_dict, model_text
+
+    families: dict[tuple[str, str, str], list[isa.Entry]] = {}
+    for e in isa.select(gpu_name=gpu, op=op, any_format=with_format):
+        families.setdefault((e.gpu, e.op, e.family), []).append(e)
+    if json:
+        _print_json([
+            {
+                "gpu": e.gpu, "op": e.op, "instruction": e.family, "m": e.m,
+                "n": [x.n for x in members], "k": e.k, "a": e.a, "b": e.b, "c": e.c, "d": e.d,
+                "scale": e.scale, "block": e.block, "model": model_dict(e.model),
+                "provenance": _fields(e.provenance),
+            }
+            for members in families.values()
+            for e in members[:1]
+        ])  # fmt: skip
+        return
+
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    console = _console(wide=240)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="dim")
+    rows = []
+    for members in families.values():
+        e = members[0]
+        inputs = f"{e.a}·{e.b}" + (f"·{e.scale}/{e.block}" if e.scale else "")
+        level, family_level = e.provenance.level, e.provenance.family_level
+        provenance = level if family_level == level else f"{level} (family {family_level})"
+        formats = f"{inputs}+{e.c}→{e.d}"
+        rows.append((e.gpu, e.op, e.family, formats, model_text(e.model), provenance))
+    titles = ("GPU", "op", "instruction", "formats", "model", "provenance")
+    # Names stay whole where that leaves the last two columns something to live on.
+    fixed = sum(max(map(len, column)) + 3 for column in [*zip(titles, *rows, strict=True)][:4])
+    whole = 4 if fixed + 35 <= console.width else 2
+    for i, title in enumerate(titles):
+        table.add_column(title, overflow="fold", no_wrap=i < whole)
+    for row in rows:
+        table.add_row(*map(Text, row))
+    console.print(table)
+    instructions = sum(map(len, families.values()))
+    console.print(
+        Text(
+            f"{len(families)} families, {instructions} instructions. nNk: N = 8 or 16, … 256. "
+            "Sources of the provenance: --json.",
+            "dim",
+        )
+    )
+
+
+# --- compare and explain --------------------------------------------------------------------------
+
+
+@app.command()
+def compare(
+    a: Annotated[str | None, typer.Option(help=_NUMBERS)] = None,
+    b: Annotated[str | None, typer.Option(help="As many numbers as a.")] = None,
+    c: Annotated[str | None, typer.Option(help="One number; 0 if a and b are given.")] = None,
+    json: Json = False,
+) -> None:
+    """One dot product a·b + c on every instruction that holds the values, grouped by answer.
+
+    Without numbers: the input on which ten GPU generations give six answers.
+    """
+    from bitmma.analysis import compare as run
+
+    values_a, values_b = (_numbers(x) if x is not None else None for x in (a, b))
+    _show(run(values_a, values_b, _one(c, "--c") if c is not None else None), json)
+
+
+@app.command()
+def explain(
+    gpu: Gpu,
+    instruction: Instr,
+    a: Annotated[str, typer.Option(help=_NUMBERS + _CODES)],
+    b: Annotated[str, typer.Option(help="Likewise; missing numbers are +0.")],
+    c: Annotated[str, typer.Option(help="One number." + _CODES)] = "0",
+    scale_a: Annotated[
+        str | None, typer.Option(help="Scales of a's blocks, one for each or one for all.")
+    ] = None,
+    scale_b: Annotated[str | None, typer.Option(help="Scales of b's blocks.")] = None,
+    json: Json = False,
+) -> None:
+    """One dot product step by step: products, alignment, what was cut, rounding."""
+    from bitmma.unit import instruction as find
+
+    scales = [_numbers(x) if x is not None else None for x in (scale_a, scale_b)]
+    instr = find(gpu, instruction)
+    _show(instr.explain(_numbers(a), _numbers(b), _one(c, "--c"), *scales), json)
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+_FILE = "FILE or FILE:NAME, .npy, .npz or .safetensors"
+
+
+@app.command()
+def matmul(
+    gpu: Gpu,
+    instruction: Instr,
+    a: Annotated[str, typer.Argument(metavar="A", help=f"(…, M, K): {_FILE}.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="(…, K, N).")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Where D goes: .npy, .npz or .safetensors.")
+    ],
+    c: Annotated[str | None, typer.Option(help="(…, M, N); +0 if not given.")] = None,
+    scale_a: Annotated[str | None, typer.Option(help="(…, M, K/block).")] = None,
+    scale_b: Annotated[str | None, typer.Option(help="(…, K/block, N).")] = None,
+    threads: Annotated[int | None, typer.Option(help="How many; default: all cores.")] = None,
+) -> None:
+    """D = A B + C on files of any size, as a chain of one instruction along K.
+
+    The instruction says the formats: arrays hold values of them or raw codes.
+    """
+    from bitmma.cli import products
+    from bitmma.unit import instruction as find
+
+    operands = {"A": a, "B": b, "--c": c, "--scale-a": scale_a, "--scale-b": scale_b}
+    instr = find(gpu, instruction)
+    products.multiply(instr, {k: v for k, v in operands.items() if v is not None}, output, threads)
+
+
+@app.command()
+def vectors(
+    gpu: Gpu,
+    instruction: Instr,
+    output: Annotated[Path, typer.Option("--output", "-o", help=".npz, or .txt or .hex for text.")],
+    cases: Annotated[int, typer.Option(help="How many dot products.")] = 1000,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same file.")] = 0,
+    category: Annotated[
+        str | None, typer.Option(help="Only these, comma-separated; default: all in turn.")
+    ] = None,
+) -> None:
+    """Golden inputs and outputs by category, for test benches."""
+    from bitmma.cli import golden
+    from bitmma.unit import instruction as find
+
+    chosen = _numbers(category) if category is not None else None
+    golden.write(find(gpu, instruction), output, cases, seed, chosen)
+
+
+# --- small things ---------------------------------------------------------------------------------
+
+
+def _numbers(text: str) -> list[str]:
+    """The words of "1,2 3"; what they mean is for the operand's format to say."""
+    return re.split(r"\s*,\s*|\s+", text.strip())
+
+
+def _one(text: str, option: str) -> str:
+    words = _numbers(text)
+    if len(words) != 1:
+        raise ValueError(f"{option} is one number, not {text!r}")
+    return words[0]
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return asdict(value)
+
+
+def _show(result: Any, json: bool) -> None:
+    if json:
+        _print_json(result.to_dict())
+    else:
+        _console(wide=120).print(result)
+
+
+def _print_json(data: Any) -> None:
+    import json
+
+    print(json.dumps(data, indent=1, ensure_ascii=False))
+
+
+def _console(wide: int) -> Console:
+    """Rich's console; a pipe or file, which has no width, gets one where tables fit."""
+    from rich.console import Console
+
+    piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
+    return Console(width=wide if piped else None, highlight=False)

@@ -1,0 +1,486 @@
+"""Instructions that can be called, and hypothetical units.
+
+``bitmma.instruction("H100", "m64n8k32.f32.e4m3.e4m3")`` gives an `Instruction`: call it on
+matrices, ask ``.dpa`` for single dot products, ``.explain`` for the steps of one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from bitmma import engine, formats, isa, reference
+from bitmma.engine import operands
+from bitmma.models import GSTFDPA, STFDPA, Model
+
+if TYPE_CHECKING:
+    from bitmma.render import Explanation
+
+__all__ = ["Instruction", "instruction", "instructions", "mma"]
+
+#: A NumPy array or a PyTorch tensor: `bitmma.engine.operands` says which are accepted.
+Array = Any
+
+
+SCALES = ("scale_a", "scale_b")
+
+
+# --- one call, whoever makes it -------------------------------------------------------------------
+
+
+class _Shapes(NamedTuple):
+    """The trailing dimensions of every operand."""
+
+    a: tuple[int, ...]
+    b: tuple[int, ...]
+    c: tuple[int, ...]
+    scale_a: tuple[int, ...]
+    scale_b: tuple[int, ...]
+
+
+def _matrix_shapes(m: int, n: int, k: int, block: int | None) -> _Shapes:
+    blocks = -(-k // block) if block else 0
+    return _Shapes((m, k), (k, n), (m, n), (m, blocks), (blocks, n))
+
+
+def _vector_shapes(k: int, block: int | None) -> _Shapes:
+    blocks = k // block if block else 0
+    return _Shapes((k,), (k,), (), (blocks,), (blocks,))
+
+
+@dataclass(frozen=True)
+class Call:
+    """What one kind of call takes and whom it asks; made once an instruction, run many times.
+
+    Attributes:
+        title: what messages call it.
+        model: the arithmetic. a, b, c, scale, block: operand formats as in `isa.Entry`.
+        shapes: the trailing dimensions; None takes them from A and B.
+        vector: dot products (``a``, ``b``, ``c``) rather than matrices (``A``, ``B``, ``C``).
+        k: products of one instruction of a chain; None: all of K is one instruction.
+    """
+
+    title: str
+    model: Model
+    a: str
+    b: str
+    c: str
+    scale: str | None
+    block: int | None
+    shapes: _Shapes | None
+    vector: bool = False
+    k: int | None = None
+
+    @functools.cached_property
+    def _engine_arguments(self) -> Mapping[str, Any]:
+        arguments: dict[str, Any] = {
+            "a_format": self.a,
+            "b_format": self.b,
+            "c_format": self.c,
+            "scale_format": self.scale,
+            "block": self.block,
+        }
+        return arguments if self.vector else arguments | {"k": self.k}
+
+    @functools.cached_property
+    def _names(self) -> tuple[str, str, str, int]:
+        return ("a", "b", "c", -1) if self.vector else ("A", "B", "C", -2)
+
+    @functools.cached_property
+    def _d(self) -> str:
+        return self.model.d
+
+    def run(
+        self,
+        A: Array,
+        B: Array,
+        C: Array | None,
+        scale_a: Array | None = None,
+        scale_b: Array | None = None,
+        threads: int | None = None,
+    ) -> Array:
+        """Codes out of the operands, shapes checked, the engine asked, its answer wrapped."""
+        name_a, name_b, name_c, k_axis_b = self._names
+        a, kind = operands.to_codes(A, self.a, name_a)
+        b, kind_b = operands.to_codes(B, self.b, name_b, k_axis_b)
+        kinds = None if kind_b is kind else {name_a: kind, name_b: kind_b}
+        c = None
+        if C is not None:
+            c, kind_c = operands.to_codes(C, self.c, name_c)
+            if kinds is not None or kind_c is not kind:
+                kinds = {name_a: kind, name_b: kind_b, name_c: kind_c}
+        scales: dict[str, Any] = {}
+        if self.scale or scale_a is not None or scale_b is not None:
+            scales, more = self._scales(scale_a, scale_b)
+            kinds = (kinds or {name_a: kind}) | more
+        if kinds is not None:
+            kind = operands.common_kind(kinds)
+        shapes = self.shapes or self._shapes_of(a, b)
+        if (
+            a.shape != shapes.a
+            or b.shape != shapes.b
+            or (c is not None and c.shape != shapes.c)
+            or any(scale.shape != getattr(shapes, name) for name, scale in scales.items())
+        ):
+            self._check_shapes(shapes, a, b, c, scales)
+        ask = engine.dpa if self.vector else engine.mma
+        codes = ask(self.model, a, b, c, threads=threads, **self._engine_arguments, **scales)
+        return operands.wrap(codes, self._d, kind)
+
+    def _scales(self, *given: Array | None) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The scales as codes, and their kinds; both there or, without block scaling, neither."""
+        codes, kinds = {}, {}
+        for name, scale, k_axis in zip(SCALES, given, (-1, -2), strict=True):
+            if self.wants(name, scale) and self.scale:
+                codes[name], kinds[name] = operands.to_codes(scale, self.scale, name, k_axis)
+        return codes, kinds
+
+    def wants(self, name: str, scale: object) -> bool:
+        """Whether there are scales to read; ValueError where they are missing or superfluous."""
+        if self.scale is None and scale is not None:
+            raise ValueError(f"{name} was given, but {self.title} has no block scales")
+        if self.scale is not None and scale is None:
+            shape = f"{_shown(getattr(self.shapes, name))} " if self.shapes else ""
+            raise ValueError(f"{name} is missing: {self.title} needs {shape}scales of {self.scale}")
+        return self.scale is not None
+
+    def _shapes_of(self, a: Any, b: Any) -> _Shapes:
+        for name, array, wanted in (("A", a, "(..., M, K)"), ("B", b, "(..., K, N)")):
+            if array.ndim < 2:
+                raise ValueError(f"{name} must be {wanted}, got {_tuple(array.shape)}")
+        if a.shape[-1] != b.shape[-2]:
+            raise ValueError(
+                f"inner dimensions differ: A is {_tuple(a.shape)} and B is {_tuple(b.shape)}; "
+                f"B must be (..., {a.shape[-1]}, N)"
+            )
+        K = a.shape[-1]
+        if self.k is not None and self.k < K and self.c != self.model.d:
+            raise ValueError(
+                f"{self.title} takes a C of {self.c} and gives a D of {self.model.d}, so it cannot "
+                f"be chained: K must be at most {self.k}, got {K}"
+            )
+        return _matrix_shapes(a.shape[-2], b.shape[-1], K, self.block)
+
+    def _check_shapes(
+        self, shapes: _Shapes, a: Any, b: Any, c: Any | None, scales: Mapping[str, Any]
+    ) -> None:
+        """Raise unless trailing dimensions match and leading ones broadcast."""
+        name_a, name_b, name_c, _ = self._names
+        named = {name_a: (a, shapes.a), name_b: (b, shapes.b)}
+        if c is not None:
+            named[name_c] = c, shapes.c
+        for name, scale in scales.items():
+            named[name] = scale, getattr(shapes, name)
+        leads = []
+        for name, (array, trailing) in named.items():
+            cut = array.ndim - len(trailing)
+            if cut < 0 or array.shape[cut:] != trailing:
+                raise ValueError(
+                    f"{name} must be {_shown(trailing)} for {self._purpose(a, b)}, "
+                    f"got {_tuple(array.shape)}"
+                )
+            leads.append(array.shape[:cut])
+        try:
+            np.broadcast_shapes(*leads)
+        except ValueError:
+            listed = ", ".join(f"{name} {_tuple(x.shape)}" for name, (x, _) in named.items())
+            raise ValueError(f"leading dimensions do not broadcast: {listed}") from None
+
+    def _purpose(self, a: Any, b: Any) -> str:
+        if self.shapes:
+            return self.title
+        blocks = f", blocks of {self.block}" if self.block else ""
+        return f"A {_tuple(a.shape)} times B {_tuple(b.shape)}{blocks}"
+
+
+def _tuple(shape: Sequence[int]) -> str:
+    return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
+
+
+def _shown(trailing: Sequence[int]) -> str:
+    return f"({', '.join(['...', *map(str, trailing)])})"
+
+
+# --- instructions ---------------------------------------------------------------------------------
+
+
+class Instruction(isa.Entry):
+    """One instruction of one GPU, ready to be called. A value: frozen, hashable, picklable.
+
+    Fields as in `bitmma.isa.Entry`: gpu, op, name, m, n, k, the formats a, b, c, d and scale,
+    block, model and provenance. ``dataclasses.replace(instr, model=...)`` makes a hypothetical one.
+
+    Example:
+        >>> import bitmma, numpy as np
+        >>> instr = bitmma.instruction("CDNA3", "f32_16x16x16_f16")
+        >>> A = np.zeros((16, 16), np.float16); B = A.copy()
+        >>> A[0, :2], B[:2, 0] = 2048, (2048, -2048)
+        >>> C = np.full((16, 16), -1e-6, np.float32)
+        >>> float(instr(A, B, C)[0, 0])
+        -0.25
+    """
+
+    def __call__(
+        self,
+        A: Array,
+        B: Array,
+        C: Array | None = None,
+        scale_a: Array | None = None,
+        scale_b: Array | None = None,
+    ) -> Array:
+        """D = A B + C, as the instruction gives it.
+
+        Args:
+            A: (..., m, k) of format ``a``. B: (..., k, n) of format ``b``.
+            C: (..., m, n) of format ``c``; None is +0. Leading dimensions broadcast.
+            scale_a, scale_b: (..., m, k/block) and (..., k/block, n) of format ``scale``, for
+                block-scaled instructions and only for these.
+
+        Each is a NumPy array of the format's dtype or of raw codes, or a PyTorch tensor; kinds are
+        not mixed in one call. Tensors are read without their gradient.
+
+        Returns:
+            (..., m, n), a new array (or tensor on the operands' device) of the dtype of ``d``.
+
+        Raises:
+            TypeError: an operand that is no array, of a wrong dtype, or of another kind.
+            ValueError: a wrong shape, missing or superfluous scales, codes out of range.
+        """
+        return self._matrix_call.run(A, B, C, scale_a, scale_b)
+
+    def dpa(
+        self,
+        a: Array,
+        b: Array,
+        c: Array | None = None,
+        scale_a: Array | None = None,
+        scale_b: Array | None = None,
+    ) -> Array:
+        """Dot products d = a . b + c of exactly k terms, each as one output of the instruction.
+
+        Args:
+            a, b: (..., k). c: (...); None is +0. Leading dimensions broadcast.
+            scale_a, scale_b: (..., k/block), for block-scaled instructions.
+
+        Returns:
+            (...) of the dtype of ``d``. Kinds and errors as in a call.
+        """
+        return self._vector_call.run(a, b, c, scale_a, scale_b)
+
+    def explain(
+        self,
+        a: Any,
+        b: Any,
+        c: Any = 0,
+        scale_a: Any = None,
+        scale_b: Any = None,
+    ) -> Explanation:
+        """One dot product with every step shown: products, alignment, what was cut, rounding.
+
+        Args:
+            a, b: up to k numbers, missing ones are +0: a one-dimensional array as in `dpa`, or a
+                list of numbers and strings, where "0x3c00" is a raw code and "0x1.8p-3" a number.
+            c: one number.
+            scale_a, scale_b: k/block of them, or one for all blocks.
+
+        Returns:
+            A table in a terminal or notebook; ``.to_dict()`` gives it as data.
+
+        Raises:
+            TypeError, ValueError: as in a call; also a number that its format does not hold.
+        """
+        from bitmma.render import Explanation
+
+        scales = [
+            self._explained_scale(x, n) for x, n in zip((scale_a, scale_b), SCALES, strict=True)
+        ]
+        trace = reference.trace(
+            self.model,
+            _dot_operand(a, self.a, self.k, "a"),
+            _dot_operand(b, self.b, self.k, "b"),
+            _dot_operand(c, self.c, 1, "c")[0],
+            a_format=self.a,
+            b_format=self.b,
+            c_format=self.c,
+            scale_format=self.scale,
+            scale_a=scales[0],
+            scale_b=scales[1],
+        )
+        return Explanation(trace, f"{self.gpu} {self.op} {self.name}")
+
+    def _explained_scale(self, given: Any, name: str) -> list[int]:
+        if not self._vector_call.wants(name, given) or not self.scale or not self.block:
+            return []
+        blocks = self.k // self.block
+        if isinstance(given, Sequence) and not isinstance(given, str) and len(given) != blocks:
+            raise ValueError(f"{name} must be one scale or {blocks}, got {len(given)}")
+        one = isinstance(given, str) or np.ndim(given) == 0
+        codes = _dot_operand(given, self.scale, 1 if one else blocks, name)
+        return codes * blocks if one else codes
+
+    @functools.cached_property
+    def _matrix_call(self) -> Call:
+        return self._call(_matrix_shapes(self.m, self.n, self.k, self.block), vector=False)
+
+    @functools.cached_property
+    def _vector_call(self) -> Call:
+        return self._call(_vector_shapes(self.k, self.block), vector=True)
+
+    @functools.cached_property
+    def chain_call(self) -> Call:
+        """Matrices of any size on chains of this instruction: for `bitmma.matmul`."""
+        return dataclasses.replace(self._matrix_call, shapes=None, k=self.k)
+
+    def _call(self, shapes: _Shapes, *, vector: bool) -> Call:
+        return Call(
+            self.name, self.model, self.a, self.b, self.c, self.scale, self.block, shapes, vector
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The fields alone: what is cached beside them is made again.
+        return type(self), tuple(getattr(self, f.name) for f in dataclasses.fields(self))
+
+    def __repr__(self) -> str:
+        return f"Instruction({self.gpu!r}, {self.name!r}, {self.model!r})"
+
+
+def _dot_operand(x: Any, fmt: str, k: int, name: str) -> list[int]:
+    """Numbers or a one-dimensional array as k codes, filled up with +0."""
+    if not operands.is_array(x):
+        return operands.from_list(x, fmt, k, name)
+    codes, _ = operands.to_codes(x, fmt, name)
+    if codes.ndim > 1 or codes.size > k:
+        limit = "one number" if k == 1 else f"a vector of up to {k}"
+        raise ValueError(f"{name} must be {limit}, got {_tuple(codes.shape)}")
+    listed: list[int] = codes.reshape(-1).tolist()
+    return listed + [0] * (k - len(listed))
+
+
+@functools.cache
+def _made(entry: isa.Entry) -> Instruction:
+    return Instruction(*(getattr(entry, f.name) for f in dataclasses.fields(entry)))
+
+
+def instruction(gpu: str, name: str, op: str | None = None) -> Instruction:
+    """One instruction, by GPU and name; the same object each time.
+
+    Args:
+        gpu: a generation, chip or compute capability, in any case: "Hopper", "H100", "sm_90".
+        name: as the vendor writes it, with or without the mnemonic, ``.sync.aligned``, ``.row.col``
+            and ``.block_scale.scale_vec::NX``: "m16n8k16.f32.f16.f16.f32".
+        op: mma, wgmma, tcgen05 or mfma, where only that will do.
+
+    Raises:
+        TypeError: a name that is no string.
+        ValueError: an unknown GPU or instruction, with the nearest names; an instruction that this
+            GPU lacks, with those that have it.
+    """
+    return _made(isa.find(gpu, name, op))
+
+
+def instructions(
+    gpu: str | None = None,
+    *,
+    op: str | None = None,
+    format: str | None = None,
+    a: str | None = None,
+    b: str | None = None,
+    c: str | None = None,
+    d: str | None = None,
+    scale: str | None = None,
+    m: int | None = None,
+    n: int | None = None,
+    k: int | None = None,
+) -> tuple[Instruction, ...]:
+    """All instructions that fit every condition given, GPU by GPU.
+
+    Args:
+        gpu: as for `instruction`. op: mma, wgmma, tcgen05 or mfma.
+        format: a format that any of A, B, C, D or the scales has; its PyTorch and NumPy names will
+            do. a, b, c, d, scale: the format of that operand. m, n, k: the shape.
+
+    Raises:
+        ValueError: an unknown GPU, op or format. (Nothing fits: an empty tuple.)
+    """
+    entries = isa.select(
+        gpu_name=gpu, op=op, any_format=format, a=a, b=b, c=c, d=d, scale=scale, m=m, n=n, k=k
+    )
+    return tuple(map(_made, entries))
+
+
+# --- hypothetical units ---------------------------------------------------------------------------
+
+
+def mma(
+    model: Model,
+    A: Array,
+    B: Array,
+    C: Array | None = None,
+    *,
+    a: str,
+    b: str | None = None,
+    c: str | None = None,
+    scale: str | None = None,
+    block: int | None = None,
+    scale_a: Array | None = None,
+    scale_b: Array | None = None,
+    threads: int | None = None,
+) -> Array:
+    """D = A B + C on any model, as one instruction of K products would give it.
+
+    Args:
+        model: a value of `bitmma.models`, such as ``TFDPA(L=8, F=13)`` or
+            ``dataclasses.replace(bitmma.instruction(...).model, F=30)``. K beyond its group length
+            is a chain of groups.
+        A, B, C: (..., M, K), (..., K, N), (..., M, N) or None; kinds as for an `Instruction`.
+        a, b, c: their formats; ``b`` is ``a`` and ``c`` the model's output format if not given.
+        scale, block: block scaling's format ("ue8m0" or "ue4m3") and how many k share a scale.
+        scale_a, scale_b: (..., M, ceil(K/block)) and (..., ceil(K/block), N).
+        threads: how many; None: BITMMA_NUM_THREADS, or all cores.
+
+    Returns:
+        (..., M, N) of the dtype of ``model.d``.
+
+    Raises:
+        TypeError, ValueError: as for an `Instruction`; also an unknown format, and scales for a
+            model that has none.
+    """
+    if not isinstance(model, Model):
+        raise TypeError(f"model must be one of bitmma.models, not {model!r}")
+    call = _hypothetical(
+        model, _operand_format(a, "a"), _operand_format(b or a, "b"),
+        _operand_format(c or model.d, "c"), scale and formats.get(scale).name, block,
+    )  # fmt: skip
+    return call.run(A, B, C, scale_a, scale_b, threads)
+
+
+def _operand_format(name: str, argument: str) -> str:
+    fmt = formats.get(name)
+    if fmt.specials == "ue8m0":
+        raise ValueError(f"{argument} is {fmt}, which has no zero and is for scales only")
+    return fmt.name
+
+
+@functools.lru_cache
+def _hypothetical(
+    model: Model, a: str, b: str, c: str, scale: str | None, block: int | None
+) -> Call:
+    """Checks what the arguments of `mma` mean together; remembered, as a model is used for long."""
+    if (scale is None) != (block is None):
+        raise ValueError(f"scale and block go together, got scale={scale!r} and block={block!r}")
+    if scale is not None and block is not None:
+        if not isinstance(model, STFDPA | GSTFDPA):
+            raise ValueError(f"{model!r} has no block scales; STFDPA and GSTFDPA have")
+        if formats.get(scale).signed:
+            raise ValueError(f"scale is ue8m0 or ue4m3, not {scale!r}")
+        share = model.G if isinstance(model, GSTFDPA) else model.L
+        if isinstance(block, bool) or not isinstance(block, int):
+            raise TypeError(f"block must be an int, not {block!r}")
+        if block < 1 or block % share:
+            raise ValueError(f"block must be a multiple of {share} for {model!r}, not {block}")
+    return Call(repr(model), model, a, b, c, scale, block, None)

@@ -1,0 +1,314 @@
+"""Bad input gets one clear line: the argument, what came, what is accepted."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import bitmma
+from bitmma.models import GSTFDPA, STFDPA, TFDPA, Conversion, FTZMulAdd, Lowered
+
+F16 = bitmma.instruction("H100", "m16n8k16.f32.f16.f16.f32")
+MX = bitmma.instruction("RTX Blackwell", "m16n8k32.kind::mxf8f6f4.block32.f32.e4m3.e5m2.f32.ue8m0")
+
+A, B, C = np.zeros((16, 16), "f2"), np.zeros((16, 8), "f2"), np.zeros((16, 8), "f4")
+MX_A = np.zeros((16, 32), ml_dtypes.float8_e4m3fn)
+MX_B = np.zeros((32, 8), ml_dtypes.float8_e5m2)
+S = ml_dtypes.float8_e8m0fnu
+SA, SB = np.ones((16, 1), S), np.ones((1, 8), S)
+
+
+def matmul(*operands: Any, instruction: Any = F16, **more: Any) -> Any:
+    return bitmma.matmul(*operands, instruction=instruction, **more)
+
+
+def mma(model: Any = None, *operands: Any, a: Any = "f16", **more: Any) -> Any:
+    return bitmma.mma(model or TFDPA(), *(operands or (A, B)), a=a, **more)
+
+
+#: What is done, the error, and words of its message in their order.
+CASES: dict[str, tuple[Callable[[], Any], type[Exception], list[str]]] = {
+    # shapes
+    "A transposed": (
+        lambda: F16(A[:8], B),
+        ValueError,
+        ["A must be (..., 16, 16) for m16n8k16.f32.f16.f16.f32, got (8, 16)"],
+    ),
+    "B": (lambda: F16(A, B.T), ValueError, ["B must be (..., 16, 8)", "got (8, 16)"]),
+    "C": (lambda: F16(A, B, C[:, :1]), ValueError, ["C must be (..., 16, 8)", "got (16, 1)"]),
+    "A vector": (lambda: F16(A[0], B), ValueError, ["A must be (..., 16, 16)", "got (16,)"]),
+    "0-d": (lambda: F16(A[0, 0], B), ValueError, ["A must be (..., 16, 16)", "got ()"]),
+    "batches": (
+        lambda: F16(np.stack([A] * 2), np.stack([B] * 3)),
+        ValueError,
+        ["leading dimensions do not broadcast: A (2, 16, 16), B (3, 16, 8)"],
+    ),
+    "dpa a": (lambda: F16.dpa(A[:, :8], A), ValueError, ["a must be (..., 16)", "got (16, 8)"]),
+    "dpa b": (lambda: F16.dpa(A, B), ValueError, ["b must be (..., 16)", "got (16, 8)"]),
+    "dpa c": (
+        lambda: F16.dpa(A, A, C),
+        ValueError,
+        ["leading dimensions do not broadcast: a (16, 16), b (16, 16), c (16, 8)"],
+    ),
+    "inner dimensions": (
+        lambda: matmul(A, B[:5]),
+        ValueError,
+        ["inner dimensions differ: A is (16, 16) and B is (5, 8); B must be (..., 16, N)"],
+    ),
+    "matmul C": (
+        lambda: matmul(A, B, C[0]),
+        ValueError,
+        ["C must be (..., 16, 8) for A (16, 16) times B (16, 8), got (8,)"],
+    ),
+    "matmul vector": (lambda: matmul(A[0], B), ValueError, ["A must be (..., M, K), got (16,)"]),
+    "matmul B vector": (lambda: matmul(A, B[0]), ValueError, ["B must be (..., K, N), got (8,)"]),
+    "mma inner": (lambda: mma(None, A, A[:3]), ValueError, ["inner dimensions differ"]),
+    # dtypes and values
+    "float64": (
+        lambda: F16(A.astype("f8"), B),
+        TypeError,
+        [
+            "A must be float16 values or uint16 codes of f16, not float64",
+            "bitmma.quantize(A, 'f16')",
+        ],
+    ),
+    "C in float64": (
+        lambda: F16(A, B, C.astype("f8")),
+        TypeError,
+        ["C must be float32 values or uint32 codes of f32, not float64; bitmma.quantize(C, 'f32')"],
+    ),
+    "bfloat16": (
+        lambda: F16(A, B.astype(ml_dtypes.bfloat16)),
+        TypeError,
+        ["B must be float16 values", "not bfloat16"],
+    ),
+    "codes too wide": (lambda: F16(A.astype("i4"), B), TypeError, ["A must be", "not int32"]),
+    "codes too narrow": (lambda: F16(A.astype("u1"), B), TypeError, ["A must be", "not uint8"]),
+    "bool": (lambda: F16(A.astype(bool), B), TypeError, ["A must be", "not bool"]),
+    "complex": (lambda: F16(A.astype("c8"), B), TypeError, ["A must be", "not complex64"]),
+    "object": (lambda: F16(A.astype(object), B), TypeError, ["A must be", "not object"]),
+    "text": (lambda: F16(A.astype("U1"), B), TypeError, ["A must be", "not <U1"]),
+    "void too wide": (lambda: F16(A.view("V4"), B), TypeError, ["A must be", "not |V4"]),
+    "record": (lambda: F16(A.view([("x", "u2")]), B), TypeError, ["A must be float16"]),
+    "masked": (lambda: F16(np.ma.masked_array(A), B), TypeError, ["A is a masked array"]),
+    "list": (
+        lambda: F16(A.tolist(), B),
+        TypeError,
+        ["A must be a NumPy array or a PyTorch tensor, not list", "quantize"],
+    ),
+    "None": (lambda: F16(None, B), TypeError, ["A must be a NumPy array", "not NoneType"]),
+    "scalar C": (lambda: F16(A, B, 0.0), TypeError, ["C must be a NumPy array", "not float"]),
+    "fp4 code": (
+        lambda: bitmma.mma(TFDPA(), *[np.full((2, 2), 16, "u1")] * 2, a="e2m1"),
+        ValueError,
+        ["A has a code with bits above the 4 of e2m1: 0x10", "one a byte, in the low bits"],
+    ),
+    "unrepresentable": (
+        lambda: F16.explain([0.1], [1]),
+        ValueError,
+        ["a[0] = 0.1 is not representable in f16; nearest are", "bitmma.quantize"],
+    ),
+    "explain text": (lambda: F16.explain([1], ["x"]), ValueError, ["b[0] = 'x' is neither"]),
+    "explain too long": (
+        lambda: F16.explain([1] * 17, [1]),
+        ValueError,
+        ["a has 17 elements; at most 16"],
+    ),
+    "explain matrix": (
+        lambda: F16.explain(A, B[:, 0]),
+        ValueError,
+        ["a must be a vector of up to 16, got (16, 16)"],
+    ),
+    "explain c": (
+        lambda: F16.explain([1], [1], C[0]),
+        ValueError,
+        ["c must be one number, got (8,)"],
+    ),
+    # kinds
+    "codes and values": (
+        lambda: F16(A.view("u2"), B, C),
+        TypeError,
+        ["A is NumPy integer codes and B is NumPy values; all operands of a call", "one kind"],
+    ),
+    "codes in C": (
+        lambda: F16(A, B, C.view("u4")),
+        TypeError,
+        ["A is NumPy values and C is NumPy integer codes"],
+    ),
+    "codes in a scale": (
+        lambda: MX(MX_A, MX_B, None, SA, SB.view("u1")),
+        TypeError,
+        ["A is NumPy values and scale_b is NumPy integer codes"],
+    ),
+    # scales
+    "missing": (
+        lambda: MX(MX_A, MX_B),
+        ValueError,
+        ["scale_a is missing: m16n8k32.kind::mxf8f6f4", "needs (..., 16, 1) scales of ue8m0"],
+    ),
+    "one missing": (lambda: MX(MX_A, MX_B, None, SA), ValueError, ["scale_b is missing"]),
+    "superfluous": (
+        lambda: F16(A, B, C, SA),
+        ValueError,
+        ["scale_a was given, but m16n8k16.f32.f16.f16.f32 has no block scales"],
+    ),
+    "superfluous b": (lambda: matmul(A, B, scale_b=SB), ValueError, ["scale_b was given"]),
+    "superfluous in dpa": (
+        lambda: F16.dpa(A, A, None, None, SA),
+        ValueError,
+        ["scale_b was given"],
+    ),
+    "superfluous in explain": (
+        lambda: F16.explain([1], [1], 0, scale_a=[1]),
+        ValueError,
+        ["scale_a was given"],
+    ),
+    "missing in explain": (
+        lambda: MX.explain([1], [1], scale_a=1),
+        ValueError,
+        ["scale_b is missing"],
+    ),
+    "two in explain": (
+        lambda: MX.explain([1], [1], 0, [1, 1], 1),
+        ValueError,
+        ["scale_a must be one scale or 1, got 2"],
+    ),
+    "scale shape": (
+        lambda: MX(MX_A, MX_B, None, SA.T, SB),
+        ValueError,
+        ["scale_a must be (..., 16, 1) for m16n8k32", "got (1, 16)"],
+    ),
+    "scale_b shape in matmul": (
+        lambda: matmul(MX_A, MX_B, instruction=MX, scale_a=SA, scale_b=np.ones((2, 8), S)),
+        ValueError,
+        ["scale_b must be (..., 1, 8) for A (16, 32) times B (32, 8), blocks of 32, got (2, 8)"],
+    ),
+    "scale dtype": (
+        lambda: MX(MX_A, MX_B, None, SA.astype("f4"), SB),
+        TypeError,
+        ["scale_a must be float8_e8m0fnu values or uint8 codes of ue8m0, not float32"],
+    ),
+    "scale batch": (
+        lambda: MX(np.stack([MX_A] * 2), MX_B, None, np.stack([SA] * 3), SB),
+        ValueError,
+        ["leading dimensions do not broadcast: A (2, 16, 32), B (32, 8), scale_a (3, 16, 1)"],
+    ),
+    # look-up
+    "GPU": (
+        lambda: bitmma.instruction("Hoper", F16.name),
+        ValueError,
+        ["unknown GPU 'Hoper'", "Volta", "did you mean Hopper?"],
+    ),
+    "GPU not modelled": (
+        lambda: bitmma.instruction("MI355X", F16.name),
+        ValueError,
+        ["'MI355X' is CDNA4 (gfx950), which bitmma does not model"],
+    ),
+    "GPU no string": (lambda: bitmma.instruction(90, F16.name), TypeError, ["gpu must be a name"]),
+    "name": (
+        lambda: bitmma.instruction("H100", "m16n8k16.f32.f16.f16.f23"),
+        ValueError,
+        ["Hopper has no instruction 'm16n8k16.f32.f16.f16.f23'; the nearest are", F16.name],
+    ),
+    "name no string": (lambda: bitmma.instruction("H100", None), TypeError, ["named by a string"]),
+    "lacking": (
+        lambda: bitmma.instruction("V100", F16.name),
+        ValueError,
+        [
+            "Volta has no instruction",
+            "Ampere, Ada Lovelace, Hopper, Blackwell, RTX Blackwell have it",
+        ],
+    ),
+    "op": (lambda: bitmma.instructions(op="hmma"), ValueError, ["op is one of mma", "'hmma'"]),
+    "format": (
+        lambda: bitmma.instructions(a="e4m4"),
+        ValueError,
+        ["unknown format 'e4m4'; formats are f64"],
+    ),
+    "matmul instruction": (
+        lambda: matmul(A, B, instruction=F16.name),
+        TypeError,
+        ["instruction must be an Instruction or a (gpu, name) pair, not 'm16n8k16"],
+    ),
+    "matmul pair": (
+        lambda: matmul(A, B, instruction=("H100", "nope")),
+        ValueError,
+        ["Hopper has no instruction 'nope'"],
+    ),
+    # models and their arguments
+    "F": (lambda: TFDPA(F=65), ValueError, ["TFDPA: F must be 1 to 64, not 65"]),
+    "L": (lambda: TFDPA(L=0), ValueError, ["TFDPA: L must be 1 to 4096, not 0"]),
+    "L type": (lambda: TFDPA(L=4.0), TypeError, ["TFDPA: L must be an int, not 4.0"]),
+    "replace": (
+        lambda: dataclasses.replace(F16.model, F=0),  # type: ignore[type-var]
+        ValueError,
+        ["TFDPA: F must be 1 to 64, not 0"],
+    ),
+    "rho": (lambda: TFDPA(rho="RZ"), TypeError, ["TFDPA: rho must be a Conversion, not 'RZ'"]),
+    "rho mode": (lambda: Conversion("RX", "f32"), ValueError, ["mode is one of RNE", "'RX'"]),
+    "G": (lambda: GSTFDPA(G=5), ValueError, ["GSTFDPA: G must divide L=64, not 5"]),
+    "P": (lambda: FTZMulAdd(P=3), ValueError, ["FTZMulAdd: P is 2 or 4, not 3"]),
+    "parts": (lambda: Lowered(parts=((0, 2),)), ValueError, ["Lowered: parts must split"]),
+    "no model": (lambda: mma("TFDPA"), TypeError, ["model must be one of bitmma.models"]),
+    "operand format": (lambda: mma(a="f17"), ValueError, ["unknown format 'f17'"]),
+    "operand format type": (lambda: mma(a=16), TypeError, ["named by a string"]),
+    "scale as operand": (lambda: mma(a="ue8m0"), ValueError, ["a is ue8m0, which has no zero"]),
+    "scale without block": (
+        lambda: mma(STFDPA(), scale="ue8m0"),
+        ValueError,
+        ["scale and block go together, got scale='ue8m0' and block=None"],
+    ),
+    "scale for another model": (
+        lambda: mma(scale="ue8m0", block=32),
+        ValueError,
+        ["TFDPA(", "has no block scales; STFDPA and GSTFDPA have"],
+    ),
+    "scale format": (
+        lambda: mma(STFDPA(), scale="f16", block=32),
+        ValueError,
+        ["scale is ue8m0 or ue4m3, not 'f16'"],
+    ),
+    "block": (
+        lambda: mma(STFDPA(), scale="ue8m0", block=16),
+        ValueError,
+        ["block must be a multiple of 32", "not 16"],
+    ),
+    "block type": (
+        lambda: mma(STFDPA(), scale="ue8m0", block=32.0),
+        TypeError,
+        ["block must be an int, not 32.0"],
+    ),
+    "mma scales": (
+        lambda: mma(STFDPA(), scale="ue8m0", block=32),
+        ValueError,
+        ["scale_a is missing", "scales of ue8m0"],
+    ),
+    # threads
+    "threads": (lambda: matmul(A, B, threads=0), ValueError, ["threads must be", "0"]),
+    "threads type": (lambda: matmul(A, B, threads=1.5), TypeError, ["threads must be", "1.5"]),
+    "threads bool": (lambda: mma(threads=True), TypeError, ["threads must be", "True"]),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_bad_input(case: str) -> None:
+    action, error, words = CASES[case]
+    with pytest.raises(error) as caught:
+        action()
+    assert type(caught.value) is error
+    message = str(caught.value)
+    position = 0
+    for word in words:
+        assert word in message[position:], message
+        position = message.index(word, position)
+    assert "\n" not in message
+
+
+def test_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for value in ("0", "-1", "many", "1.5"):
+        monkeypatch.setenv("BITMMA_NUM_THREADS", value)
+        with pytest.raises(ValueError, match=f"BITMMA_NUM_THREADS must be .*{value}"):
+            matmul(A, B)
