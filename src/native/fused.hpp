@@ -37,6 +37,7 @@ BITMMA_INLINE vb nearest(const u32* a4, const u8* b1, i64 n) {
 // Sums of n products, each times `scale` and cut toward zero: (a*b)*scale is exact twice over, since
 // the significands have at most 24 bits together and scale is a power of two.
 BITMMA_INLINE void cut_sum(const float* a, const float* b, i64 n, const vf scale[NV], vi sum[NV]) {
+#pragma GCC unroll 4
   for (i64 p = 0; p < n; ++p) {
     vf x = splat(a[p]);
     for (int v = 0; v < NV; ++v)
@@ -117,7 +118,7 @@ template <class Kernel> class Walk {
   }
 
  private:
-  static constexpr i64 row_block = 128;
+  static constexpr i64 row_block = 256;
 
   void block(i64 i0, i64 rows, i64 j0, i64 p0, i64 p1) {
     i64 cols = std::min<i64>(columns, job_.N - j0);
@@ -145,28 +146,30 @@ template <class Kernel> class Walk {
     }
     for (i64 r = 0; r < rows; ++r) {
       i64 i = i0 + r;
-      for (int j = 0; j < columns; ++j) top[j] = a_.top[size_t(r)] + b_.top[size_t(j)];
-      alignas(64) float c[columns], before[columns];
+      for (int v = 0; v < NV; ++v) store(top + v * W, load<vi>(&b_.top[size_t(v * W)]) + a_.top[size_t(r)]);
+      vf c[NV];
       load_c(i, j0, cols, p0 == 0, c);
+      bool wide = panel_wide || a_.wide[size_t(r)];
       if (Kernel::products_may_overflow && !(narrow_range(s_.a) && narrow_range(s_.b)) &&
-          (panel_wide || a_.wide[size_t(r)] || a_.top[size_t(r)] + highest_b >= 126)) {
-        if (overflows(r)) { redo_all(i, j0, cols, p0, p1, c); continue; }
+          (wide || a_.top[size_t(r)] + highest_b >= 126) && overflows(r)) {
+        redo_all(i, j0, cols, p0, p1);
+        continue;
       }
-      std::memcpy(before, c, sizeof c);
-      if (panel_wide || a_.wide[size_t(r)]) {
+      bool row_nan = job_.scale_a.data && row_nan_[size_t(r)];
+      bool special = a_.special[size_t(r)] || b_.special[0] || row_nan || any_nan;
+      vf before[NV];
+      if (special) for (int v = 0; v < NV; ++v) before[v] = c[v];
+      if (job_.scale_a.data) x.row_scale = &row_scale_[size_t(r * x.groups)];
+      if (wide || kernel_.wants_wide(x.c_is_new)) {
         cols_.wide_panel(b_);
         x.a_wide = rows_.wide_row(r, a_), x.ae_wide = &a_.wide_exponent[size_t(r * rows_.stride())];
         x.b_wide = b_.wide_value.data(), x.be_wide = b_.wide_exponent.data();
-        if (job_.scale_a.data) x.row_scale = &row_scale_[size_t(r * x.groups)];
         kernel_.wide(x, c);
       } else {
         x.a = &a_.value[size_t(r * rows_.stride())], x.a4 = &a_.distance4[size_t(r * rows_.stride())];
-        if (job_.scale_a.data) x.row_scale = &row_scale_[size_t(r * x.groups)];
         kernel_.narrow(x, c);
       }
-      bool row_nan = job_.scale_a.data && row_nan_[size_t(r)];
-      if (a_.special[size_t(r)] || b_.special[0] || row_nan || any_nan)
-        apply_specials(i, r, j0, cols, p0, p1, row_nan, before, c);
+      if (special) apply_specials(i, r, j0, cols, p0, p1, row_nan, before, c);
       store_c(i, j0, cols, c);
     }
   }
@@ -200,7 +203,7 @@ template <class Kernel> class Walk {
   // Specials were packed as zeros. Their sum, over stand-ins for the other numbers, is a NaN or Inf
   // exactly where special values decide; then it is the result, unless the finite part has overflowed
   // to the other Inf meanwhile: only the order tells which came first.
-  void apply_specials(i64 i, i64 r, i64 j0, i64 cols, i64 p0, i64 p1, bool row_nan, const float* before, float* c) {
+  void apply_specials(i64 i, i64 r, i64 j0, i64 cols, i64 p0, i64 p1, bool row_nan, const vf before[NV], vf c[NV]) {
     cols_.special_panel(b_);
     const float *a = rows_.special_row(r, a_), *b = b_.special_value.data();
     i64 n = i64(b_.special_value.size()) / columns;
@@ -209,21 +212,21 @@ template <class Kernel> class Walk {
       vf x = splat(a[p]);
       for (int v = 0; v < NV; ++v) sum[v] += x * load<vf>(b + p * columns + v * W);
     }
-    float s[columns];
-    std::memcpy(s, sum, sizeof s);
+    alignas(64) float s[columns], old[columns], now[columns];
+    std::memcpy(s, sum, sizeof s), std::memcpy(old, before, sizeof old), std::memcpy(now, c, sizeof now);
     for (i64 j = 0; j < cols; ++j) {
-      if (row_nan || (!col_nan_.empty() && job_.scale_b.data && col_nan_[size_t(j)])) s[j] = NAN;
+      if (row_nan || (job_.scale_b.data && col_nan_[size_t(j)])) s[j] = NAN;
       if (std::isfinite(s[j])) continue;
-      if (std::isfinite(c[j]) || s[j] != s[j] || c[j] == s[j]) c[j] = s[j];
-      else if (before[j] != before[j]) c[j] = before[j];
-      else if (!std::isfinite(before[j]) && s_.family != Family::lowered) c[j] = before[j] + s[j];
-      else c[j] = from_code(exact_.redo(i, j0 + j, p0, p1, c_code(i, j0 + j, p0 == 0)));
+      if (std::isfinite(now[j]) || s[j] != s[j] || now[j] == s[j]) now[j] = s[j];
+      else if (old[j] != old[j]) now[j] = old[j];
+      else if (!std::isfinite(old[j]) && s_.family != Family::lowered) now[j] = old[j] + s[j];
+      else now[j] = from_code(exact_.redo(i, j0 + j, p0, p1, c_code(i, j0 + j, p0 == 0)));
     }
+    std::memcpy(c, now, sizeof now);
   }
-  void redo_all(i64 i, i64 j0, i64 cols, i64 p0, i64 p1, float* c) {
+  void redo_all(i64 i, i64 j0, i64 cols, i64 p0, i64 p1) {
     for (i64 j = 0; j < cols; ++j)
-      c[j] = from_code(exact_.redo(i, j0 + j, p0, p1, c_code(i, j0 + j, p0 == 0)));
-    store_c(i, j0, cols, c);
+      store_code(job_.d.at(i, j0 + j), s_.d.bytes(), exact_.redo(i, j0 + j, p0, p1, c_code(i, j0 + j, p0 == 0)));
   }
 
   u64 c_code(i64 i, i64 j, bool start) const {
@@ -233,36 +236,45 @@ template <class Kernel> class Walk {
   float from_code(u64 code) const {
     return s_.d.width == 16 ? half_to_float(u32(code)) : bits<float>(u32(code));
   }
-  // C as floats: it is f32 or f16 (see holds()).
-  void load_c(i64 i, i64 j0, i64 cols, bool start, float* c) const {
+  // C as floats: it is f32 or f16 (see half_or_single).
+  void load_c(i64 i, i64 j0, i64 cols, bool start, vf out[NV]) const {
     const Format& f = start ? s_.c : s_.d;
     const Mat& m = start ? job_.c : job_.d;
-    std::memset(c, 0, sizeof(float) * columns);
-    if (!m.data) return;
+    if (!m.data) {
+      for (int v = 0; v < NV; ++v) out[v] = vf{};
+      return;
+    }
     const u8* p = m.at(i, j0);
-    if (f.width == 32 && m.col == 4) std::memcpy(c, p, size_t(4 * cols));
-    else if (f.width == 32)
+    if (f.width == 32 && m.col == 4 && cols == columns) {
+      for (int v = 0; v < NV; ++v) out[v] = load<vf>(p + v * 4 * W);
+      return;
+    }
+    alignas(64) float c[columns] = {};
+    if (f.width == 32)
       for (i64 j = 0; j < cols; ++j) std::memcpy(c + j, p + j * m.col, 4);
     else
       for (i64 j = 0; j < cols; ++j) c[j] = half_to_float(u32(load_code(p + j * m.col, 2)));
+    std::memcpy(out, c, sizeof c);
   }
-  void store_c(i64 i, i64 j0, i64 cols, const float* c) const {
+  void store_c(i64 i, i64 j0, i64 cols, const vf in[NV]) const {
     u8* p = job_.d.at(i, j0);
     if (s_.d.width == 16) {
+      alignas(64) float c[columns];
+      std::memcpy(c, in, sizeof c);
       u32 nan = s_.nan_ones ? 0x7FFFu : 0x7E00u;
       for (i64 j = 0; j < cols; ++j)
         store_code(p + j * job_.d.col, 2, c[j] != c[j] ? nan : float_to_half(c[j]));
       return;
     }
-    alignas(64) u32 w[columns];
-    vi nan = splat(i32(s_.nan_ones ? 0x7FFFFFFF : 0x7FC00000));
-    for (int v = 0; v < NV; ++v) {
-      vf x = load<vf>(c + v * W);
-      vi is_nan = (vi)(x != x);
-      store(w + v * W, (is_nan & nan) | (~is_nan & bits<vi>(x)));
+    vi w[NV], nan = splat(i32(s_.nan_ones ? 0x7FFFFFFF : 0x7FC00000));
+    for (int v = 0; v < NV; ++v) w[v] = in[v] != in[v] ? nan : bits<vi>(in[v]);
+    if (job_.d.col == 4 && cols == columns) {
+      for (int v = 0; v < NV; ++v) store(p + v * 4 * W, w[v]);
+      return;
     }
-    if (job_.d.col == 4) std::memcpy(p, w, size_t(4 * cols));
-    else for (i64 j = 0; j < cols; ++j) std::memcpy(p + j * job_.d.col, w + j, 4);
+    alignas(64) u32 codes[columns];
+    std::memcpy(codes, w, sizeof codes);
+    for (i64 j = 0; j < cols; ++j) std::memcpy(p + j * job_.d.col, codes + j, 4);
   }
 
   const Job& job_;

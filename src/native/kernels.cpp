@@ -9,6 +9,7 @@
 #include "rounded_down.hpp"
 #include "plain_float.hpp"
 #include "exact_sum.hpp"
+#include "grouped.hpp"
 
 namespace bitmma::BITMMA_ISA {
 
@@ -24,6 +25,7 @@ bool has_kernel(const Spec& s) {
     case Family::fma: return fma_holds(s);
     case Family::ftz: return ftz_holds(s);
     case Family::e: return exact_sum_holds(s);
+    case Family::gst: return grouped_holds(s);
     default: return false;
   }
 }
@@ -47,6 +49,7 @@ __attribute__((noinline)) void run_kernel(const Job& job) {
     case Family::fma: return run_fma(job);
     case Family::ftz: return run_ftz(job);
     case Family::e: return run_exact_sum(job);
+    case Family::gst: return run_grouped(job);
     default: return;
   }
 }

@@ -16,7 +16,7 @@ template <bool by_parity> class RoundedDown {
       : L_(s.L), F_(s.F), F2_(s.F2), c_lowest_(s.c.width == 16 ? -14 : -126),
         sub_(std::min(s.L, s.F >= 29 ? 1 : 1 << std::min(29 - s.F, 12))) {}
 
-  void narrow(const Strip& x, float* c) const {
+  void narrow(const Strip& x, vf c[NV]) const {
     for (i64 g = 0; g < x.groups; ++g) {
       Sums sums[parts];
       i64 done = 0;
@@ -28,7 +28,7 @@ template <bool by_parity> class RoundedDown {
       join(sums, g == 0 && x.c_is_new ? c_lowest_ : -126, c);
     }
   }
-  void wide(const Strip& x, float* c) const {
+  void wide(const Strip& x, vf c[NV]) const {
     for (i64 g = 0; g < x.groups; ++g) {
       Sums sums[parts];
       i64 done = 0;
@@ -40,6 +40,8 @@ template <bool by_parity> class RoundedDown {
       join(sums, g == 0 && x.c_is_new ? c_lowest_ : -126, c);
     }
   }
+
+  bool wants_wide(bool) const { return false; }
 
  private:
   static constexpr int parts = by_parity ? 2 : 1;
@@ -99,9 +101,9 @@ template <bool by_parity> class RoundedDown {
   }
 
   // Steps 2 to 4 (and GTR's joining of the two parts before).
-  void join(const Sums* sums, i32 lowest, float* c) const {
+  void join(const Sums* sums, i32 lowest, vf c[NV]) const {
     for (int v = 0; v < NV; ++v) {
-      vf cv = load<vf>(c + v * W);
+      vf cv = c[v];
       alignas(64) i32 e_c32[W];
       CTerm term = c_term(cv, lowest, -126);
       store(e_c32, term.exponent);
@@ -140,7 +142,7 @@ template <bool by_parity> class RoundedDown {
         s = s * power_clamped(unit + cut);  // clamped for Inf and NaN, which stay
         store(df + half * D, to_float(s));  // to nearest, overflow to Inf
       }
-      store(c + v * W, load<vf>(df));
+      c[v] = load<vf>(df);
     }
   }
   static vd power_clamped(vl e) {

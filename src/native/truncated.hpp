@@ -19,129 +19,187 @@ template <Rho rho> class Truncated {
         sub_(std::min(s.L, s.F >= 29 ? 1 : 1 << std::min(29 - s.F, 12))) {
     if (rho == Rho::nearest_half) mask_ = -1;
     if (s.family == Family::lowered) restart_ = s.group / s.L;
+    // Zeros' distance of 255 puts them below e_zero, and so below any c, if tops are low enough.
+    careful_ = s.block || !narrow_range(s.a) || !narrow_range(s.b) ||
+               s.a.max_exponent() + s.b.max_exponent() - 255 >= std::min(s.e_zero, -150);
+    k_.mantissa = splat(0x7FFFFF), k_.hidden = splat(0x800000), k_.bias = splat(127);
+    k_.e_zero = splat(e_zero_), k_.mask = splat(mask_);
+    k_.up = splat(std::max(F_ - 23, 0)), k_.down = splat(127 + std::max(23 - F_, 0));
+    k_.unit = splat(127 - F_), k_.highest = splat(95 + F_);
   }
 
-  void narrow(const Strip& x, float* c) const { chain(x, c, [&](i64 g, i32 lowest, vf* t) {
-    switch (L_) {
-      case 4: return group<4>(x, g, lowest, t);
-      case 8: return group<8>(x, g, lowest, t);
-      case 16: return group<16>(x, g, lowest, t);
-      case 32: return group<32>(x, g, lowest, t);
-      default: return group<0>(x, g, lowest, t);
-    }
-  }); }
-  void wide(const Strip& x, float* c) const {
-    chain(x, c, [&](i64 g, i32 lowest, vf* t) { return wide_group(x, g, lowest, t); });
+  // `careful`: distances do not all fit under 2^-e_zero, or scales move them about.
+  void narrow(const Strip& x, vf c[NV]) const {
+    if (careful_) narrow_by_length<true>(x, c);
+    else narrow_by_length<false>(x, c);
   }
+  void wide(const Strip& x, vf c[NV]) const {
+    chain(x, c, [&](i64 g, vf* t) { wide_group(x, g, g == 0 && x.c_is_new ? c_lowest_ : d_lowest_, t); });
+  }
+  // A first c of another format than d has other subnormals: the float64 kernel knows.
+  bool wants_wide(bool c_is_new) const { return c_is_new && c_lowest_ != d_lowest_; }
 
  private:
+  template <bool careful> void narrow_by_length(const Strip& x, vf c[NV]) const {
+    const bool whole = sub_ >= L_;
+    if (L_ == 4 && whole) return narrow_chain<4, 4, careful>(x, c);
+    if (L_ == 8 && whole) return narrow_chain<8, 8, careful>(x, c);
+    if (L_ == 16 && whole) return narrow_chain<16, 16, careful>(x, c);
+    if (L_ == 32 && whole) return narrow_chain<32, 32, careful>(x, c);
+    if (L_ == 32 && sub_ == 16) return narrow_chain<32, 16, careful>(x, c);
+    narrow_chain<0, 0, careful>(x, c);
+  }
+  template <int L0, int sub, bool careful> void narrow_chain(const Strip& x, vf c[NV]) const {
+    Reach r;
+    if (!x.col_scale) r = reach(x, 0);
+    chain(x, c, [&](i64 g, vf* t) {
+      if (careful && x.col_scale) r = reach(x, g);
+      group<L0, sub, careful>(x, g, r, t);
+    });
+  }
+
   // The groups of a strip in a chain from c; or, Lowered, from +0 every restart_ groups, each chain's
   // result then added to c by an IEEE addition.
-  template <class Group> BITMMA_INLINE void chain(const Strip& x, float* c, Group group) const {
-    vf t[NV];
-    for (int v = 0; v < NV; ++v) t[v] = load<vf>(c + v * W);
+  template <class Group> BITMMA_INLINE void chain(const Strip& x, vf c[NV], Group group) const {
     if (!restart_) {
-      for (i64 g = 0; g < x.groups; ++g) group(g, g == 0 && x.c_is_new ? c_lowest_ : d_lowest_, t);
-      for (int v = 0; v < NV; ++v) store(c + v * W, t[v]);
+      vf t[NV];  // a copy of its own stays in registers
+      for (int v = 0; v < NV; ++v) t[v] = c[v];
+      for (i64 g = 0; g < x.groups; ++g) group(g, t);
+      for (int v = 0; v < NV; ++v) c[v] = t[v];
       return;
     }
     for (i64 g = 0; g < x.groups; g += restart_) {
-      for (int v = 0; v < NV; ++v) t[v] = vf{};
-      for (i64 i = g; i < g + restart_; ++i) group(i, d_lowest_, t);
-      alignas(64) float sum[columns];
-      std::memcpy(sum, t, sizeof sum);
-      add_nearest(c, sum);
+      vf t[NV] = {};
+      for (i64 i = g; i < g + restart_; ++i) group(i, t);
+      add_nearest(c, t);
     }
   }
 
   // c += t, rounded to nearest though the environment is toward zero. Doubly rounded for f16, which
   // is innocuous: a float has more than 2*11 + 2 bits.
-  static void add_nearest(float* c, const float* t) {
+  static void add_nearest(vf c[NV], const vf t[NV]) {
 #if defined(__AVX512F__)
     for (int v = 0; v < NV; ++v) {
-      vf s = (vf)_mm512_add_round_ps((__m512)load<vf>(c + v * W), (__m512)load<vf>(t + v * W),
-                                     _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-      store(c + v * W, rho == Rho::nearest_half ? round_to_half(s) : s);
+      c[v] = (vf)_mm512_add_round_ps((__m512)c[v], (__m512)t[v], _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+      if (rho == Rho::nearest_half) c[v] = round_to_half(c[v]);
     }
 #else
+    // Through memory, which the compiler must not move across the changes of mode.
+    alignas(64) vf sum[NV], term[NV];
+    std::memcpy(sum, c, sizeof sum), std::memcpy(term, t, sizeof term);
     auto saved = Environment::read();
+    asm volatile("" : : "r"(sum), "r"(term) : "memory");
     Environment::write(Environment::value(Rounding::nearest, false));
-    asm volatile("" : : "r"(c), "r"(t) : "memory");
     for (int v = 0; v < NV; ++v) {
-      vf s = load<vf>(c + v * W) + load<vf>(t + v * W);
-      store(c + v * W, rho == Rho::nearest_half ? round_to_half(s) : s);
+      vf s = sum[v] + term[v];
+      sum[v] = rho == Rho::nearest_half ? round_to_half(s) : s;
     }
-    asm volatile("" : : "r"(c), "r"(t) : "memory");
+    asm volatile("" : : "r"(sum), "r"(term) : "memory");
     Environment::write(saved);
+    std::memcpy(c, sum, sizeof sum);
 #endif
   }
 
-  BITMMA_INLINE vi reach(const Strip& x, i64 g, int v) const {  // what distances of group g start from
-    vi off = load<vi>(x.top + v * W);
-    if (x.col_scale) off += load<vi>(x.col_scale + g * columns + v * W) + x.row_scale[g];
-    return off;
+  // What follows from where the distances of a group start: `off`, the exponent of distance 0; the
+  // lowest e_max that group() can do, such that 2^(off + F - e_max) is a float and 2^(e_max - F) a
+  // normal one; and off + F as a float's exponent field.
+  struct Reach { vi off[NV], lowest[NV], field[NV]; };
+  BITMMA_INLINE Reach reach(const Strip& x, i64 g) const {
+    Reach r;
+    for (int v = 0; v < NV; ++v) {
+      vi off = load<vi>(x.top + v * W);
+      if (x.col_scale) off += load<vi>(x.col_scale + g * columns + v * W) + x.row_scale[g];
+      r.off[v] = off;
+      r.lowest[v] = max(off + (F_ - 127), splat(F_ - 126));
+      r.field[v] = off + (F_ + 127);
+    }
+    return r;
   }
 
-  // One fused group: int32 sums. Everything is in units of 2^(e_max - F); |a product| < 4 * 2^F, so
-  // 2^(29-F) of them cannot overflow; further additions are watched, and lanes that did overflow, or
-  // whose result could leave the range where float arithmetic is exact, are done again in float64.
-  template <int L0>
-  BITMMA_INLINE void group(const Strip& x, i64 g, i32 lowest, vf t[NV]) const {
-    const i64 L = L0 ? L0 : L_;
+  // One fused group in units of 2^(e_max - F), in int32. A product is below 4 * 2^F, so 2^(29-F) of
+  // them cannot overflow; further additions are watched. Lanes that overflowed, or whose e_max is so
+  // low or so high that a float's exponent could not follow, are mended afterwards: also those whose c
+  // is subnormal (taken for zero here; above the lowest e_max it is cut to zero anyway), Inf or NaN.
+  // Constants come from memory (k_): compilers would rather compute them in the loop, where every
+  // operation counts.
+  template <int L0, int sub0, bool careful>
+  BITMMA_INLINE void group(const Strip& x, i64 g, const Reach& reach, vf t[NV]) const {
+    const i64 L = L0 ? L0 : L_, sub = sub0 ? sub0 : sub_;
     const float *a = x.a + g * L, *b = x.b + g * L * columns;
     alignas(64) u8 near[columns];
     store(near, nearest(x.a4 + g * L, x.b1 + g * L * columns, L));
     vi e_max[NV];
     vf scale[NV];
     for (int v = 0; v < NV; ++v) {
-      vi d = widen(near + v * W), off = reach(x, g, v), none = (vi)(d == 255);
-      vi e = (none & -4096) | (~none & (off - d));
-      e_max[v] = max(e, c_term(t[v], lowest, e_zero_).exponent);
-      scale[v] = power(min(max(off - e_max[v] + F_, splat(-100)), splat(127)));
+      vi d = widen(near + v * W), e = reach.off[v] - d;
+      if (careful) e = d == 255 ? splat(-4096) : e;
+      e_max[v] = max(max(e, c_exponent(t[v])), reach.lowest[v]);
+      vi s = reach.field[v] - e_max[v];
+      if (careful) s = max(s, splat(1));  // far below: everything is cut to zero
+      scale[v] = bits<vf>(s << 23);
     }
     vi sum[NV] = {}, overflow[NV] = {};
-    const i64 sub = L0 && L0 <= 4 ? L0 : std::min<i64>(L, sub_);
-    cut_sum(a, b, sub, scale, sum);
+    cut_sum(a, b, std::min(sub, L), scale, sum);
     for (i64 p = sub; p < L; p += sub) {
       vi part[NV] = {};
       cut_sum(a + p, b + p * columns, std::min(sub, L - p), scale, part);
       for (int v = 0; v < NV; ++v) add_watched(sum[v], part[v], overflow[v]);
     }
     for (int v = 0; v < NV; ++v) {
-      CTerm c = c_term(t[v], lowest, e_zero_);
       // c cut toward zero: its 24 bits shifted up to F places, then down by what e_max is above it.
-      vu m = F_ >= 23 ? (vu)c.significand << (F_ - 23) : (vu)c.significand >> (23 - F_);
-      vi cut = (vi)shift_right(m, e_max[v] - c.binade), sign = bits<vi>(t[v]) >> 31;
-      add_watched(sum[v], (cut ^ sign) - sign, overflow[v]);
-      vi k = e_max[v] - F_, clamped = min(max(k, splat(-126)), splat(95));
-      vi special = (vi)(c.binade == 128);
-      vi slow = (overflow[v] | ((vi)(k != clamped) & (vi)((sum[v] | c.significand) != 0))) & ~special;
-      vf r = convert(sum[v], clamped);
-      if (any(slow)) r = again(x, g, v, e_max[v], t[v], slow, r);
-      t[v] = bits<vf>((special & bits<vi>(t[v])) | (~special & bits<vi>(r)));
+      vu w = bits<vu>(t[v]);
+      vi field = c_field(t[v]);
+      vu m = ((w & (vu)k_.mantissa) | (vu)k_.hidden) << (vu)k_.up;
+      m = field == 0 ? vu{} : m;
+      vi cut = (vi)shift_right(m, e_max[v] + k_.down - field);
+      cut = (vi)w < 0 ? -cut : cut;
+      add_watched(sum[v], cut, overflow[v]);
+      vf r = convert(sum[v], bits<vf>((e_max[v] + k_.unit) << 23));
+      vi odd = e_max[v] <= reach.lowest[v] ? splat(-1) : overflow[v];
+      odd = e_max[v] > k_.highest ? splat(-1) : odd;
+      t[v] = any(odd) ? mend(x, g, v, t[v], odd, r) : r;
     }
+  }
+  BITMMA_INLINE static vi c_field(vf c) { return (vi)((bits<vu>(c) << 1) >> 24); }
+  BITMMA_INLINE vi c_exponent(vf c) const {
+    vi field = c_field(c), e = field - k_.bias;
+    if (rho == Rho::nearest_half) e = max(e, splat(-14));  // a subnormal half is a normal float
+    return field == 0 ? k_.e_zero : e;
   }
   BITMMA_INLINE static void add_watched(vi& sum, vi term, vi& overflow) {
     vi s = (vi)((vu)sum + (vu)term);
     overflow |= (sum ^ s) & (term ^ s);
     sum = s;
   }
-  // rho(n * 2^k), -126 <= k <= 95. The conversion itself rounds toward zero, being done in that mode.
-  BITMMA_INLINE vf convert(vi n, vi k) const {
+  // rho(n * unit). The conversion to float itself rounds toward zero, being done in that mode.
+  BITMMA_INLINE vf convert(vi n, vf unit) const {
     vf f = to_float(n);
     if constexpr (rho == Rho::toward_zero) {
-      return bits<vf>(bits<vi>(f * power(k)) & mask_);
+      return bits<vf>(bits<vi>(f * unit) & k_.mask);
     } else {
-      vi odd = (vi)(truncate(f) != n) & 1;  // rounding to odd keeps what was lost alive for the next
-      return round_to_half(bits<vf>(bits<vi>(f) | odd) * power(k)) + vf{};
+      vi odd = truncate(f) != n ? splat(1) : vi{};  // rounding to odd keeps what was lost alive
+      return round_to_half(bits<vf>(bits<vi>(f) | odd) * unit) + vf{};
     }
+  }
+  // The lanes `odd` again: a special c is the result, all zeros give +0, the rest goes to float64.
+  __attribute__((noinline)) vf mend(const Strip& x, i64 g, int v, vf c, vi odd, vf r) const {
+    vi field = c_field(c);
+    r = field == 255 ? c : r;
+    alignas(64) u8 near[columns];
+    store(near, nearest(x.a4 + g * L_, x.b1 + g * L_ * columns, L_));
+    vi nothing = (vi)(widen(near + v * W) == 255) & (vi)((bits<vu>(c) << 1) == 0);
+    r = nothing ? vf{} : r;
+    odd = odd & ~nothing & (vi)(field != 255);
+    if (!any(odd)) return r;
+    vi d = widen(near + v * W), e = d == 255 ? splat(-4096) : reach(x, g).off[v] - d;
+    return again(x, g, v, max(e, c_term(c, d_lowest_, e_zero_).exponent), c, odd, r);
   }
 
   // The lanes `which` of vector v in float64.
   __attribute__((noinline)) vf again(const Strip& x, i64 g, int v, vi e_max, vf c, vi which, vf r) const {
     i64 L = L_;
     const float *a = x.a + g * L, *b = x.b + g * L * columns + v * W;
-    vi off = reach(x, g, v);
+    vi off = reach(x, g).off[v];
     for (int l = 0; l < W; ++l) {
       if (which[l] >= 0) continue;
       int e = std::max(e_max[l], -900);
@@ -214,6 +272,8 @@ template <Rho rho> class Truncated {
   int L_, F_, e_zero_, c_lowest_, d_lowest_;
   i32 mask_;
   i64 sub_, restart_ = 0;
+  bool careful_;
+  struct { vi mantissa, hidden, bias, e_zero, mask, up, down, unit, highest; } k_;
 };
 
 inline bool truncated_holds(const Spec& s) {
