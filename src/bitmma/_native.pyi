@@ -5,12 +5,12 @@ import numpy.typing as npt
 
 def mma(
     spec: npt.NDArray[np.int64],
-    a: npt.NDArray[Any],
-    b: npt.NDArray[Any],
-    c: npt.NDArray[Any] | None,
-    d: npt.NDArray[Any],
-    scale_a: npt.NDArray[Any] | None,
-    scale_b: npt.NDArray[Any] | None,
+    a: Any,
+    b: Any,
+    c: Any,
+    d: Any,
+    scale_a: Any,
+    scale_b: Any,
     isa: str = "",
     exact: bool = False,
 ) -> None: ...

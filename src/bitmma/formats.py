@@ -125,7 +125,7 @@ class Format:
     @property
     def dropped_bits(self) -> int:
         """Low bits of the word that the unit never sees: 13 for tf32, else 0."""
-        if self.specials == "ue8m0" or self.width == 8 and not self.signed:
+        if not self.signed:
             return 0
         return self.width - 1 - self.exponent_bits - self.mantissa_bits
 
@@ -264,8 +264,10 @@ class Format:
         inward = rounding == "RZ" or rounding == ("RU" if negative else "RD")
         if saturate or (clip and inward) or self.specials == "none":
             return sign | self.max_code
-        return sign | self.inf_code if self.has_inf else self.nan_code | (
-            sign if self.specials == "fn" else 0
+        return (
+            sign | self.inf_code
+            if self.has_inf
+            else self.nan_code | (sign if self.specials == "fn" else 0)
         )
 
     def _encode_power(self, n: int, q: int, rounding: str, saturate: bool) -> int:
@@ -275,7 +277,9 @@ class Format:
         # neighbour has no meaning in a format without mantissa, so ties go up (OCP MX leaves it).
         exponent = n.bit_length() - 1 + q
         rest = n - (1 << (n.bit_length() - 1))
-        if rest and (rounding in ("RU", "RA") or (rounding[:2] == "RN" and 3 * (n - rest) <= 2 * n)):
+        if rest and (
+            rounding in ("RU", "RA") or (rounding[:2] == "RN" and 3 * (n - rest) <= 2 * n)
+        ):
             exponent += 1
         if exponent > self.bias:
             return self.max_code if saturate else self.nan_code
@@ -355,7 +359,8 @@ def decode(codes: npt.ArrayLike, format: str | Format) -> npt.NDArray[np.float64
     fmt = get(format)
     array = as_codes(codes, fmt)
     if fmt.width <= 16:
-        return _value_table(fmt)[array]
+        values: npt.NDArray[np.float64] = _value_table(fmt)[array]
+        return values
     if fmt.width == 64:
         return array.view(np.float64).copy()
     keep = np.uint32(0xFFFFFFFF << fmt.dropped_bits & 0xFFFFFFFF)
@@ -386,7 +391,9 @@ def _value_table(fmt: Format) -> npt.NDArray[np.float64]:
         if kind is Kind.NAN:
             return float("nan")
         magnitude = (
-            float("inf") if kind is Kind.INF else significand * 2.0 ** (exponent - fmt.mantissa_bits)
+            float("inf")
+            if kind is Kind.INF
+            else significand * 2.0 ** (exponent - fmt.mantissa_bits)
         )
         return -magnitude if sign else magnitude
 
@@ -408,8 +415,8 @@ def quantize(
         x: real numbers of any shape: an array of floats (ml_dtypes too), of integers up to 2**53
             in magnitude, or nested lists. A PyTorch tensor goes through ``.numpy()`` first.
         format: the target format's name.
-        rounding: ``RNE`` (default), ``RNA`` (ties away), ``RZ``, ``RD``, ``RU`` or ``RA`` (away from
-            zero). Overflow follows IEEE 754: nearest and outward modes give Inf (NaN where the
+        rounding: ``RNE`` (default), ``RNA`` (ties away), ``RZ``, ``RD``, ``RU`` or ``RA`` (away
+            from zero). Overflow follows IEEE 754: nearest and outward modes give Inf (NaN where the
             format has none), inward modes the largest number.
         saturate: clamp what overflows, Inf included, to the largest number. Formats with neither
             Inf nor NaN (e3m2, e2m3, e2m1) always saturate.
@@ -490,14 +497,14 @@ def _round_codes(
     to_max = (over | infinite) if clamp else over & inward
     code = np.where(to_max, top, code)
     lost = (over | infinite) & ~to_max
-    code = code.astype(np.uint64) << np.uint64(fmt.dropped_bits)
+    word = code.astype(np.uint64) << np.uint64(fmt.dropped_bits)
     if lost.any():
-        code = np.where(lost, np.uint64(fmt.inf_code if fmt.has_inf else fmt.nan_code), code)
+        word = np.where(lost, np.uint64(fmt.inf_code if fmt.has_inf else fmt.nan_code), word)
     sign = negative & fmt.signed
     if fmt.specials == "fnuz":
-        sign &= (code != 0) & (code != fmt.nan_code)
-    code |= np.where(sign, np.uint64(fmt.sign_bit), np.uint64(0))
-    return code.astype(fmt.code_dtype)
+        sign &= (word != 0) & (word != fmt.nan_code)
+    word |= np.where(sign, np.uint64(fmt.sign_bit), np.uint64(0))
+    return word.astype(fmt.code_dtype)
 
 
 def _round_powers(

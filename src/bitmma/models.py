@@ -69,9 +69,7 @@ class Conversion:
                 f"Conversion: mode is one of {', '.join(formats.ROUNDINGS)}, not {self.mode!r}"
             )
         if self.format not in ("f64", "f32", "f16", "bf16"):
-            raise ValueError(
-                f"Conversion: format is f64, f32, f16 or bf16, not {self.format!r}"
-            )
+            raise ValueError(f"Conversion: format is f64, f32, f16 or bf16, not {self.format!r}")
         if self.mantissa_bits is not None:
             _check_int(self, "mantissa_bits", 1, formats.get(self.format).mantissa_bits)
 
@@ -208,7 +206,7 @@ class STFDPA(Model):
 
 @dataclass(frozen=True)
 class GSTFDPA(Model):
-    """K=64 block-scaled FP4: exact sums of G products, scaled, then cut and fused, L products a step.
+    """K=64 block-scaled FP4: exact sums of G products, scaled, cut and fused, L products a step.
 
     A group counts with e_zero only if all its products are zero or a scale is zero.
     """

@@ -108,7 +108,7 @@ class Trace:
         return self.model.d
 
 
-# --- the public face ----------------------------------------------------------------------------
+# --- the public face ------------------------------------------------------------------------------
 
 
 def dpa(
@@ -255,7 +255,7 @@ class _Work:
         return Term(f"a{i}*b{i}", a.n * b.n, a.q + b.q, a.e + b.e)
 
     def special_product(self, i: int) -> str | None:
-        """"nan", "+inf" or "-inf" where the product is no number."""
+        """ "nan", "+inf" or "-inf" where the product is no number."""
         a, b = self.a[i], self.b[i]
         if Kind.NAN in (a.kind, b.kind):
             return "nan"
@@ -303,7 +303,7 @@ def _special_step(model: Model, title: str, special: str) -> Step:
     return Step(title, (), None, None, (note,), "none", model.d, code)
 
 
-# --- alignment, sums, conversion --------------------------------------------------------------------
+# --- alignment, sums, conversion ------------------------------------------------------------------
 
 
 def _align(term: Term, unit: int, rounding: str = "RZ") -> Aligned:
@@ -331,7 +331,7 @@ def _range(start: int, length: int) -> str:
     return f"products {start}-{start + length - 1}" if length > 1 else f"product {start}"
 
 
-# --- 1. FMA -----------------------------------------------------------------------------------------
+# --- 1. FMA ---------------------------------------------------------------------------------------
 
 
 def _fma(work: _Work, start: int, c: _Operand) -> list[Step]:
@@ -358,7 +358,7 @@ def _ieee_add(
     return _convert(*total, rho, negative_zero=both_negative_zeros), total
 
 
-# --- 2. FTZ-MulAdd ------------------------------------------------------------------------------------
+# --- 2. FTZ-MulAdd --------------------------------------------------------------------------------
 
 
 def _ftz_mul_add(work: _Work, start: int, c: _Operand) -> list[Step]:
@@ -394,7 +394,11 @@ def _ftz_mul_add(work: _Work, start: int, c: _Operand) -> list[Step]:
 
     def multiply(i: int) -> _Operand:
         pair = _Work(
-            model, [flushed_operand(work.a[i], f"a{i}")], [flushed_operand(work.b[i], f"b{i}")], [], []
+            model,
+            [flushed_operand(work.a[i], f"a{i}")],
+            [flushed_operand(work.b[i], f"b{i}")],
+            [],
+            [],
         )
         bad = special(pair.special_product(0))
         p, sign = pair.product(0), pair.a[0].sign ^ pair.b[0].sign
@@ -431,7 +435,7 @@ def _as_special(x: _Operand) -> str | None:
     return _inf_name(x.sign) if x.kind is Kind.INF else None
 
 
-# --- 3. E-FDPA ------------------------------------------------------------------------------------------
+# --- 3. E-FDPA ------------------------------------------------------------------------------------
 
 
 def _e_fdpa(work: _Work, start: int, c: _Operand) -> list[Step]:
@@ -451,7 +455,7 @@ def _e_fdpa(work: _Work, start: int, c: _Operand) -> list[Step]:
     ]
 
 
-# --- 4, 5. T-FDPA and ST-FDPA -----------------------------------------------------------------------------
+# --- 4, 5. T-FDPA and ST-FDPA ---------------------------------------------------------------------
 
 
 def _t_fdpa(work: _Work, start: int, c: _Operand) -> list[Step]:
@@ -476,9 +480,7 @@ def _truncated(
     if special:
         return _special_step(model, title, special)
     products = [work.product(i) for i in lanes]
-    terms = [
-        Term(p.name, p.n, p.q + scale_exponent, p.e + scale_exponent) for p in products if p.n
-    ]
+    terms = [Term(p.name, p.n, p.q + scale_exponent, p.e + scale_exponent) for p in products if p.n]
     terms.append(_c_term(c, model.e_zero))
     return _fused(model, title, terms)
 
@@ -498,7 +500,7 @@ def _fused(model: TFDPA | STFDPA | GSTFDPA, title: str, terms: Sequence[Term]) -
     return Step(title, aligned, e_max, total, (), str(model.rho), model.d, code)
 
 
-# --- 6. GST-FDPA ----------------------------------------------------------------------------------------------
+# --- 6. GST-FDPA ----------------------------------------------------------------------------------
 
 
 def _gst_fdpa(work: _Work, start: int, c: _Operand) -> list[Step]:
@@ -536,7 +538,7 @@ def _gst_fdpa(work: _Work, start: int, c: _Operand) -> list[Step]:
     return [_fused(model, title, terms)]
 
 
-# --- 7, 8. TR-FDPA and GTR-FDPA ---------------------------------------------------------------------------------
+# --- 7, 8. TR-FDPA and GTR-FDPA -------------------------------------------------------------------
 
 _FP32_MIN_EXPONENT = -126
 
@@ -550,9 +552,7 @@ def _tr_fdpa(work: _Work, start: int, c: _Operand) -> list[Step]:
     found = [work.special_product(i) for i in lanes]
     products = [work.product(i) for i in lanes]
     # Step 0: a finite product of 2**128 or more counts as Inf.
-    found += [
-        _inf_name(p.n < 0) for p in products if p.n and _exponent(p.n, p.q) >= 128
-    ]
+    found += [_inf_name(p.n < 0) for p in products if p.n and _exponent(p.n, p.q) >= 128]
     special = _specials(found, c)
     if special:
         return [_special_step(model, title, special)]
@@ -588,7 +588,7 @@ def _gtr_fdpa(work: _Work, start: int, c: _Operand) -> list[Step]:
 def _products_alone(
     products: Sequence[Term], F: int
 ) -> tuple[tuple[int, int], int | None, tuple[Aligned, ...]]:
-    """Step 1: the sum of the products cut at their own e_max - F; (0, None) where there are none."""
+    """Step 1: the sum of the products cut at their own e_max - F; (0, None) without any."""
     if not products:
         return (0, 0), None, ()
     e = max(p.e for p in products)
@@ -625,7 +625,7 @@ def _join_c(
     return Step(title, (*aligned, c_term), E, v, tuple(notes), str(model.rho), model.d, code)
 
 
-# --- 9. Lowered ---------------------------------------------------------------------------------------------------
+# --- 9. Lowered -----------------------------------------------------------------------------------
 
 
 def _lowered(work: _Work, start: int, c: _Operand) -> list[Step]:

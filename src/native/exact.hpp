@@ -99,6 +99,7 @@ inline u64 nan_code(const Spec& s, const Format& f) {
 
 // |x| * 2^(q - unit) cut toward zero, or toward minus infinity, as a signed integer.
 inline i128 align(u128 magnitude, bool negative, int q, int unit, bool down = false) {
+  if (!magnitude) return 0;  // whose exponent may lie anywhere
   int shift = q - unit;
   if (shift >= 0) {
     i128 n = i128(magnitude << shift);

@@ -30,20 +30,51 @@ class ExactSum {
   static constexpr Rounding environment = Rounding::nearest;
   explicit ExactSum(const Spec& s) : L_(s.L) {}
 
-  // `exact_products`: any L products sum exactly in float64, by the exponents that occur.
-  void run(const Strip& x, float* c, bool exact_products, u8* redo) const {
+  // Where any L products sum exactly in float64, by the exponents that occur. With `q` such that all
+  // products and c are multiples of 2^q, so are all sums; those below 2^(53+q) are then exact, and
+  // rounding them to float32 is the only rounding. True if all were that small. Otherwise, and with
+  // `odd` set, sums are rounded to odd first.
+  template <int L0, bool odd> bool quickly(const Strip& x, float* c, double limit) const {
+    const i64 L = L0 ? L0 : L_;
+    constexpr int at_once = 4;  // independent chains, to hide latency
+    bool all = true;
+    for (int h0 = 0; h0 < halves; h0 += at_once) {
+      vd d[at_once], largest[at_once] = {};
+      for (int h = 0; h < at_once; ++h) d[h] = to_double(load<hf>(c + (h0 + h) * D));
+      for (i64 g = 0; g < x.groups; ++g) {
+        const double *a = x.a_wide + g * L, *b = x.b_wide + g * L * columns + h0 * D;
+        vd sum[at_once];
+        for (int h = 0; h < at_once; ++h) sum[h] = splat(a[0]) * load<vd>(b + h * D);
+        for (i64 p = 1; p < L; ++p)
+          for (int h = 0; h < at_once; ++h)
+            sum[h] = multiply_add(splat(a[p]), load<vd>(b + p * columns + h * D), sum[h]);
+        for (int h = 0; h < at_once; ++h) {
+          vd s, lost;
+          if constexpr (odd) {
+            s = add_odd(sum[h], d[h], lost) + vd{};
+          } else {
+            s = sum[h] + d[h];
+            vd size = bits<vd>(bits<vl>(s) & i64(0x7FFFFFFFFFFFFFFF));
+            largest[h] = size > largest[h] ? size : largest[h];
+          }
+          d[h] = to_double(to_float(s));
+        }
+      }
+      for (int h = 0; h < at_once; ++h) {
+        store(c + (h0 + h) * D, to_float(d[h]));
+        if (!odd) all &= !any((vl)(largest[h] >= limit));
+      }
+    }
+    return all;
+  }
+
+  void carefully(const Strip& x, float* c, u8* redo) const {
     for (int h = 0; h < halves; ++h) {
       vd d = to_double(load<hf>(c + h * D));
       vl bad{};
       for (i64 g = 0; g < x.groups; ++g) {
         const double *a = x.a_wide + g * L_, *b = x.b_wide + g * L_ * columns + h * D;
         vd high{}, low{};
-        if (exact_products) {
-          for (i64 p = 0; p < L_; ++p) high += splat(a[p]) * load<vd>(b + p * columns);
-          vd lost;
-          d = to_double(to_float(add_odd(high, d, lost) + vd{}));
-          continue;
-        }
         // Two numbers hold the products' sum: multiples of 2^grid and what is below, each exact; or,
         // for two products, their sum and its loss.
         if (L_ == 2) {
@@ -93,8 +124,8 @@ class ExactSumWalk {
       i64 p1 = std::min(layout_.total, p0 + chunk_);
       for (i64 p = p0; p < p1; ++p) pos[size_t(p - p0)] = layout_.position(p);
       rows_.set_chunk(p0, p1, pos.data(), false), cols_.set_chunk(p0, p1, pos.data(), false);
-      for (i64 i0 = 0; i0 < job_.M; i0 += 128) {
-        i64 rows = std::min<i64>(128, job_.M - i0);
+      for (i64 i0 = 0; i0 < job_.M; i0 += row_block) {
+        i64 rows = std::min<i64>(row_block, job_.M - i0);
         rows_.pack_rows(i0, rows, a_, false);
         std::vector<Span> spans(static_cast<size_t>(rows));
         for (i64 r = 0; r < rows; ++r) {
@@ -107,6 +138,7 @@ class ExactSumWalk {
   }
 
  private:
+  static constexpr i64 row_block = 256;
   struct Span {
     int low = 1 << 20, high = -(1 << 20);
     void add(short e) { if (e > -4096) low = std::min<int>(low, e), high = std::max<int>(high, e); }
@@ -117,12 +149,12 @@ class ExactSumWalk {
     i64 cols = std::min<i64>(columns, job_.N - j0), n = p1 - p0;
     cols_.pack_panel(j0, cols, b_, false);
     cols_.wide_panel(b_);
-    int widest_col = 0;
+    int widest_col = 0, lowest_col = 0;
     {
       Span span[columns];
       for (i64 p = 0; p < n; ++p)
         for (int j = 0; j < columns; ++j) span[j].add(b_.wide_exponent[size_t(p * columns + j)]);
-      for (const Span& x : span) widest_col = std::max(widest_col, x.width());
+      for (const Span& x : span) widest_col = std::max(widest_col, x.width()), lowest_col = std::min(lowest_col, x.low);
     }
     Strip x{};
     x.groups = n / s_.L, x.b_wide = b_.wide_value.data();
@@ -132,11 +164,24 @@ class ExactSumWalk {
       alignas(64) float c[columns], before[columns];
       u8 redo[columns] = {};
       Tile<float>::load_c(job_, i, j0, cols, start, c);
+      for (float& y : c) y += 0.0f;  // -0 is +0 here: a zero sum is +0, even of zeros that are all -0
       std::memcpy(before, c, sizeof c);
       x.a_wide = rows_.wide_row(r, a_);
       // Lowest bit to highest of a sum of L products: significands, exponents' spread, carries.
-      int span = spans[size_t(r)].width() + widest_col + s_.a.mantissa_bits + s_.b.mantissa_bits + 2 + log2_ceil(s_.L);
-      kernel_.run(x, c, span <= 52, redo);
+      const Span& row = spans[size_t(r)];
+      const int fraction = s_.a.mantissa_bits + s_.b.mantissa_bits;
+      if (row.width() + widest_col + fraction + 2 + log2_ceil(s_.L) <= 52) {
+        int q = std::max(row.low + lowest_col - fraction, -1000);
+        double limit = std::ldexp(1.0, 53 + q), grid = std::ldexp(1.0, std::clamp(-q, -1000, 1000));
+        bool on_grid = row.low < 0 && q >= -149;
+        for (int j = 0; j < columns; ++j) on_grid &= std::trunc(double(c[j]) * grid) == double(c[j]) * grid;
+        if (!on_grid || !exact_chain<false>(x, c, limit)) {
+          std::memcpy(c, before, sizeof c);
+          exact_chain<true>(x, c, limit);
+        }
+      } else {
+        kernel_.carefully(x, c, redo);
+      }
       const bool specials = a_.special[size_t(r)] || b_.special[0];
       for (i64 j = 0; j < cols; ++j) {
         // Inf and NaN have no two-sum: whatever is not finite now is done again, by the rules.
@@ -149,6 +194,11 @@ class ExactSumWalk {
       }
       Tile<float>::store_c(job_, i, j0, cols, c);
     }
+  }
+  template <bool odd> bool exact_chain(const Strip& x, float* c, double limit) const {
+    if (s_.L == 4) return kernel_.quickly<4, odd>(x, c, limit);
+    if (s_.L == 2) return kernel_.quickly<2, odd>(x, c, limit);
+    return kernel_.quickly<0, odd>(x, c, limit);
   }
   // With specials among the operands: true if they decide by themselves (c becomes the result), or if
   // none meets this output (c stays).

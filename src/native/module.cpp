@@ -83,14 +83,17 @@ class Reader {
 Format read_format(Reader& r) {
   Format f;
   f.width = r.next(1, 64, "width");
-  f.exponent_bits = r.next(1, 15, "exponent_bits");
+  f.exponent_bits = r.next(1, 11, "exponent_bits");
   f.mantissa_bits = r.next(0, 52, "mantissa_bits");
-  f.bias = r.next(0, 20000, "bias");
+  f.bias = r.next(0, 1 << f.exponent_bits, "bias");
   f.specials = Specials(r.next(0, 4, "specials"));
   f.has_sign = r.next(0, 1, "has_sign");
   f.dropped_bits = r.next(0, 63, "dropped_bits");
-  if (f.has_sign + f.exponent_bits + f.mantissa_bits + f.dropped_bits > f.width)
-    throw std::invalid_argument("spec: a format's fields exceed its width");
+  // Only scales have no sign, and theirs may be a bit that is ignored.
+  int fields = f.has_sign + f.exponent_bits + f.mantissa_bits + f.dropped_bits;
+  bool ok = f.has_sign ? fields == f.width
+                       : f.width == 8 && (fields == 8 || (fields == 7 && f.dropped_bits == 0));
+  if (!ok) throw std::invalid_argument("spec: a format's fields do not make its width");
   return f;
 }
 
@@ -116,14 +119,25 @@ Spec read_spec(const i64* p, size_t n) {
   s.a = read_format(r), s.b = read_format(r), s.c = read_format(r), s.d = read_format(r);
   if (s.block) s.scale = read_format(r);
   if (!r.done()) throw std::invalid_argument("spec is too long");
-  bool ok = s.d.specials == Specials::ieee && s.mantissa_bits <= s.d.mantissa_bits;
+  // Kernels and the exact evaluator write results of d's bytes: of IEEE's formats and bf16.
+  auto is = [](const Format& f, int width, int exponent_bits) {
+    return f.width == width && f.exponent_bits == exponent_bits;
+  };
+  bool ok = s.d.specials == Specials::ieee && s.d.dropped_bits == 0 &&
+            s.mantissa_bits <= s.d.mantissa_bits &&
+            (is(s.d, 64, 11) || is(s.d, 32, 8) || is(s.d, 16, 5) || is(s.d, 16, 8));
   switch (s.family) {
-    case Family::fma: ok &= s.group == 1; break;
+    case Family::fma:
+      ok &= s.group == 1 && s.d.width >= 32 && s.mode == Mode::rne &&
+            s.mantissa_bits == s.d.mantissa_bits;
+      break;
     case Family::ftz:
       ok &= (s.P == 2 || s.P == 4) && s.group == s.P && s.d.width == 32 && s.d.mantissa_bits == 23;
       break;
     case Family::gst:
-      ok &= s.G > 0 && s.L % s.G == 0 && s.group == s.L && s.a.width <= 8 && s.b.width <= 8;
+      // Products of a group lie in one int128: at most e5m2's exponents.
+      ok &= s.G > 0 && s.L % s.G == 0 && s.group == s.L && s.a.width <= 8 && s.b.width <= 8 &&
+            s.a.exponent_bits <= 5 && s.b.exponent_bits <= 5;
       break;
     case Family::lowered: ok &= s.period > 0 && s.parts > 0 && s.group % s.period == 0; break;
     default: ok &= s.group == s.L;
@@ -179,6 +193,8 @@ void mma(nb::ndarray<const i64, nb::ndim<1>, nb::c_contig, nb::device::cpu> spec
   if (s.block && !(scale_a && scale_b)) throw std::invalid_argument("scales are missing");
   if (!s.block && (scale_a || scale_b)) throw std::invalid_argument("scales are superfluous");
   if (batch == 0 || job.M == 0 || job.N == 0) return;
+  // Repeated elements can claim any length; beyond this, filled-up positions could overflow.
+  if (job.K > i64(1) << 47) throw std::invalid_argument("a has too many products");
   i64 blocks = s.block ? (job.K + s.block - 1) / s.block : 0;
 
   std::array<Walker, 6> all{};

@@ -139,7 +139,7 @@ class Operand {
         vf v; vi dist;
         element(load<vu>(code + p), splat(top), scale, v, dist);
         store(&out.value[size_t(i * stride_ + p)], v);
-        store(&out.distance4[size_t(i * stride_ + p)], dist * 0x01010101);
+        store(&out.distance4[size_t(i * stride_ + p)], (vu)dist * 0x01010101u);
       }
     }
   }

@@ -17,15 +17,13 @@ template <bool by_parity> class RoundedDown {
         sub_(std::min(s.L, s.F >= 29 ? 1 : 1 << std::min(29 - s.F, 12))) {}
 
   void narrow(const Strip& x, vf c[NV]) const {
+    if (part_length(0) > sub_ || F2_ < 24 || F2_ - F_ > 20) return narrow_in_steps(x, c);
     for (i64 g = 0; g < x.groups; ++g) {
-      Sums sums[parts];
-      i64 done = 0;
-      for (int part = 0; part < parts; ++part) {
-        i64 n = part_length(part);
-        narrow_sums(x, g * L_ + done, n, sums[part]);
-        done += n;
-      }
-      join(sums, g == 0 && x.c_is_new ? c_lowest_ : -126, c);
+      if (g == 0 && x.c_is_new && c_lowest_ != -126) narrow_group(x, g, c_lowest_, c);
+      else if (!by_parity && L_ == 8) group<8>(x, g, c);
+      else if (by_parity && L_ == 16) group<16>(x, g, c);
+      else if (!by_parity && L_ == 4) group<4>(x, g, c);
+      else group<0>(x, g, c);
     }
   }
   void wide(const Strip& x, vf c[NV]) const {
@@ -37,7 +35,7 @@ template <bool by_parity> class RoundedDown {
         wide_sums(x, g * L_ + done, n, sums[part]);
         done += n;
       }
-      join(sums, g == 0 && x.c_is_new ? c_lowest_ : -126, c);
+      join_exactly(sums, g == 0 && x.c_is_new ? c_lowest_ : -126, c);
     }
   }
 
@@ -54,6 +52,90 @@ template <bool by_parity> class RoundedDown {
 
   i64 part_length(int part) const {
     return !by_parity ? L_ : part == 0 ? (L_ + 1) / 2 : L_ / 2;
+  }
+
+  void narrow_in_steps(const Strip& x, vf c[NV]) const {
+    for (i64 g = 0; g < x.groups; ++g) narrow_group(x, g, g == 0 && x.c_is_new ? c_lowest_ : -126, c);
+  }
+  __attribute__((noinline)) void narrow_group(const Strip& x, i64 g, i32 lowest, vf c[NV]) const {
+    Sums sums[parts];
+    i64 done = 0;
+    for (int part = 0; part < parts; ++part) {
+      i64 n = part_length(part);
+      narrow_sums(x, g * L_ + done, n, sums[part]);
+      done += n;
+    }
+    join_exactly(sums, lowest, c);
+  }
+
+  // One group whose sums fit int32, as the catalogue's do.
+  template <int L0> BITMMA_INLINE void group(const Strip& x, i64 g, vf c[NV]) const {
+    const i64 L = L0 ? L0 : L_;
+    vi sum[NV], e[NV];
+    if constexpr (by_parity) {
+      const i64 half_length = L0 ? L0 / 2 : part_length(0);
+      vi odd[NV], e_odd[NV];
+      part_sum(x, g * L, half_length, sum, e);
+      part_sum(x, g * L + half_length, L - half_length, odd, e_odd);
+      for (int v = 0; v < NV; ++v) {  // units of 2^(e - F) of the larger e; shifting rounds down
+        vi most = max(e[v], e_odd[v]);
+        sum[v] = shift_right(sum[v], most - e[v]) + shift_right(odd[v], most - e_odd[v]);
+        e[v] = most;
+      }
+    } else {
+      part_sum(x, g * L, L, sum, e);
+    }
+    vi low{};
+    for (int v = 0; v < NV; ++v) low |= (vi)(joint_exponent(c[v], e[v]) < F2_ + 1 - 126);
+    if (any(low)) {
+      bool all_zero = true;  // as in columns beyond the matrix
+      for (int v = 0; v < NV; ++v) {
+        vi tiny = (vi)(joint_exponent(c[v], e[v]) < F2_ + 1 - 126);
+        all_zero &= !any(tiny & (vi)((sum[v] | (bits<vi>(c[v]) << 1)) != 0));
+      }
+      if (!all_zero) return narrow_group(x, g, -126, c);
+    }
+    for (int v = 0; v < NV; ++v) c[v] = join(sum[v], e[v], c[v]);
+  }
+  BITMMA_INLINE void part_sum(const Strip& x, i64 p, i64 n, vi sum[NV], vi e[NV]) const {
+    alignas(64) u8 near[columns];
+    store(near, nearest(x.a4 + p, x.b1 + p * columns, n));
+    vf scale[NV];
+    for (int v = 0; v < NV; ++v) {
+      vi d = widen(near + v * W);
+      e[v] = d == 255 ? splat(none) : load<vi>(x.top + v * W) - d;
+      scale[v] = bits<vf>(min(d + (F_ + 127), splat(254)) << 23);
+      sum[v] = vi{};
+    }
+    cut_sum(x.a + p, x.b + p * columns, n, scale, sum);
+  }
+  BITMMA_INLINE static vi c_exponent(vf c) {  // of zeros and subnormals: -126
+    return max((vi)((bits<vu>(c) << 1) >> 24), splat(1)) - 127;
+  }
+  BITMMA_INLINE static vi joint_exponent(vf c, vi e) { return max(c_exponent(c), e); }
+
+  // Steps 2 to 4 where the result is normal: in units of 2^(E - F2 - 1), as float64 integers.
+  BITMMA_INLINE vf join(vi sum, vi e, vf c) const {
+    vi e_c = c_exponent(c), E = max(e, e_c);
+    vi by = min(E - e, splat(60));  // 60 places down nothing or -1 is left
+    vi t_field = (1023 + F2_ + 1 - F_) - by, c_field = (1023 + F_) - E, unit_field = E + (1023 - F2_ - 1);
+    if constexpr (by_parity) {
+      vi drop = (vi)(e_c < E - (F_ + 1)) & (vi)(e_c != 128);  // never an Inf or NaN
+      c = bits<vf>(~drop & bits<vi>(c));
+    }
+    const double up = double(i64(1) << (F2_ + 1 - F_));
+    hf out[2];
+    for (int h = 0; h < 2; ++h) {
+      vd t = floor(to_double(half(sum, h)) * from_field(half(t_field, h)));
+      vd c_kept = floor(to_double(half(c, h)) * from_field(half(c_field, h)));
+      vd s = multiply_add(c_kept, splat(up), t);
+      // Down to F2 + 1 significant bits: of a negative number, the magnitude goes up.
+      const i64 cut = (i64(1) << (52 - F2_)) - 1;
+      vl w = bits<vl>(s);
+      w = (w + ((w >> 63) & cut)) & ~cut;
+      out[h] = to_float(bits<vd>(w) * from_field(half(unit_field, h)));
+    }
+    return bitmma::BITMMA_ISA::join(out[0], out[1]);
   }
 
   void narrow_sums(const Strip& x, i64 p, i64 n, Sums& out) const {
@@ -100,8 +182,8 @@ template <bool by_parity> class RoundedDown {
     for (int h = 0; h < halves; ++h) store(out.sum + h * D, sum[h]);
   }
 
-  // Steps 2 to 4 (and GTR's joining of the two parts before).
-  void join(const Sums* sums, i32 lowest, vf c[NV]) const {
+  // Steps 2 to 4 (and GTR's joining of the two parts before) for any exponents.
+  void join_exactly(const Sums* sums, i32 lowest, vf c[NV]) const {
     for (int v = 0; v < NV; ++v) {
       vf cv = c[v];
       alignas(64) i32 e_c32[W];

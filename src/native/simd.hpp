@@ -104,6 +104,31 @@ BITMMA_INLINE vu shift_right(vu a, vi count) {
   return r;
 #endif
 }
+// Arithmetic right shift lane by lane; counts of 32 and more (read as unsigned) give 0 or -1.
+BITMMA_INLINE vi shift_right(vi a, vi count) {
+#if defined(__AVX512F__)
+  return (vi)_mm512_srav_epi32((__m512i)a, (__m512i)count);
+#elif defined(__AVX2__)
+  return (vi)_mm256_srav_epi32((__m256i)a, (__m256i)count);
+#else
+  vi r;
+  for (int i = 0; i < W; ++i) r[i] = a[i] >> (u32(count[i]) < 32 ? count[i] : 31);
+  return r;
+#endif
+}
+// The two halves of a vector, in order.
+BITMMA_INLINE hi half(vi x, int h) {
+  hi r;
+  std::memcpy(&r, reinterpret_cast<const char*>(&x) + h * int(sizeof r), sizeof r);
+  return r;
+}
+BITMMA_INLINE hf half(vf x, int h) { return bits<hf>(half(bits<vi>(x), h)); }
+BITMMA_INLINE vf join(hf low, hf high) {
+  vf r;
+  std::memcpy(&r, &low, sizeof low);
+  std::memcpy(reinterpret_cast<char*>(&r) + sizeof low, &high, sizeof high);
+  return r;
+}
 BITMMA_INLINE bool any(vi mask) {  // lanes are 0 or have the sign bit set
 #if defined(__AVX512F__)
   return _mm512_movepi32_mask((__m512i)mask) != 0;
@@ -158,6 +183,17 @@ BITMMA_INLINE vd to_double(hf x) { return __builtin_convertvector(x, vd); }
 BITMMA_INLINE vd to_double(hi x) { return __builtin_convertvector(x, vd); }
 BITMMA_INLINE vl to_long(hi x) { return __builtin_convertvector(x, vl); }
 BITMMA_INLINE hf to_float(vd x) { return __builtin_convertvector(x, hf); }  // by the rounding mode
+// A double of exponent field x.
+BITMMA_INLINE vd from_field(hi x) { return bits<vd>(to_long(x) << 52); }
+BITMMA_INLINE vd multiply_add(vd a, vd b, vd c) {  // one rounding or two: where it is used all is exact
+#if defined(__AVX512F__)
+  return (vd)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c);
+#elif defined(__AVX2__)
+  return (vd)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c);
+#else
+  return a * b + c;
+#endif
+}
 // 2^e as a double, -1022 <= e <= 1023.
 BITMMA_INLINE vd power(vl e) { return bits<vd>((e + 1023) << 52); }
 BITMMA_INLINE vf power(vi e) { return bits<vf>((e + 127) << 23); }  // -126 <= e <= 127

@@ -35,7 +35,11 @@ __all__ = ["dpa", "mma", "thread_count"]
 Codes = npt.NDArray[Any]
 
 #: Below so many products a call is not worth a second thread.
-_PRODUCTS_PER_THREAD = 1 << 17
+_PRODUCTS_PER_THREAD = 1 << 21
+
+#: The vector instructions to use, plain, avx2 or avx512; empty: the best this machine has. It
+#: changes no bit: for tests and benchmarks.
+_ISA = os.environ.get("BITMMA_ISA", "")
 
 _FAMILIES = (FMA, FTZMulAdd, EFDPA, TFDPA, STFDPA, GSTFDPA, TRFDPA, GTRFDPA, Lowered)
 _MODES = ("RNE", "RNA", "RZ", "RD", "RU", "RA")
@@ -51,7 +55,7 @@ def thread_count(threads: int | None = None) -> int:
     if threads is None:
         text = os.environ.get("BITMMA_NUM_THREADS")
         if not text:
-            return os.cpu_count() or 1
+            return _cores()
         if not text.isdecimal() or int(text) < 1:
             raise ValueError(f"BITMMA_NUM_THREADS must be a positive integer, not {text!r}")
         return int(text)
@@ -60,6 +64,11 @@ def thread_count(threads: int | None = None) -> int:
     if threads < 1:
         raise ValueError(f"threads must be a positive integer, not {threads}")
     return int(threads)
+
+
+@functools.cache
+def _cores() -> int:
+    return os.cpu_count() or 1
 
 
 def mma(
@@ -82,9 +91,10 @@ def mma(
 
     Args:
         model: any model.
-        a (..., M, K), b (..., K, N), c (..., M, N) or None (+0): unsigned code arrays of any strides;
-            leading dimensions broadcast. c_format defaults to the model's d.
-        k: products of one instruction; K is filled up with +0 to a multiple (None: one instruction).
+        a (..., M, K), b (..., K, N), c (..., M, N) or None (+0): unsigned code arrays of any
+            strides; leading dimensions broadcast. c_format defaults to the model's d.
+        k: products of one instruction; K is filled up with +0 to a multiple. None: one
+            instruction does it all.
         scale_a (..., M, ceil(K/block)), scale_b (..., ceil(K/block), N): codes of scale_format.
         threads: see `thread_count`.
 
@@ -93,23 +103,47 @@ def mma(
     """
     M, K = a.shape[-2:]
     N = b.shape[-1]
-    operands = [a, b, c, scale_a, scale_b]
     lead: tuple[int, ...] = ()
-    if a.ndim > 2 or b.ndim > 2 or any(x is not None and x.ndim > 2 for x in operands):
-        lead = np.broadcast_shapes(*(x.shape[:-2] for x in operands if x is not None))
-        operands = [
-            x if x is None or x.shape[:-2] == lead else np.broadcast_to(x, lead + x.shape[-2:])
-            for x in operands
-        ]
+    if a.ndim > 2 or b.ndim > 2 or _deep(c) or _deep(scale_a) or _deep(scale_b):
+        given = (x for x in (a, b, c, scale_a, scale_b) if x is not None)
+        lead = np.broadcast_shapes(*(x.shape[:-2] for x in given))
+        a, b = _spread(a, lead), _spread(b, lead)
+        c = None if c is None else _spread(c, lead)
+        scale_a = None if scale_a is None else _spread(scale_a, lead)
+        scale_b = None if scale_b is None else _spread(scale_b, lead)
+    threads = thread_count(threads)
     step = k if k is not None else max(K, 1)
-    out = np.empty((*lead, M, N), formats.get(model.d).code_dtype)
-    key = (model, a_format, b_format, c_format or model.d, step, scale_format, block)
-    if not _native_can(model, a_format, b_format):
-        _by_reference(key, operands, out)
+    c_format = c_format or model.d
+    out = np.empty((*lead, M, N), _code_dtype(model.d))
+    spec = _spec(model, a_format, b_format, c_format, step, scale_format, block)
+    if spec is None:
+        key = (model, a_format, b_format, c_format, step, scale_format, block)
+        _by_reference(key, (a, b, c, scale_a, scale_b), out)
         return out
-    operands = [x if x is None or x.flags.aligned else x.copy() for x in operands]
-    _run(_spec(*key), operands, out, thread_count(threads))
+    job = (_aligned(a), _aligned(b), _aligned(c), out, _aligned(scale_a), _aligned(scale_b))
+    products = out.size * K
+    if threads > 1 and products >= 2 * _PRODUCTS_PER_THREAD:
+        _in_threads(spec, job, products, threads)
+    else:
+        _native.mma(spec, *job, _ISA)
     return out
+
+
+def _deep(x: Codes | None) -> bool:
+    return x is not None and x.ndim > 2
+
+
+def _spread(x: Codes, lead: tuple[int, ...]) -> Codes:
+    return x if x.shape[:-2] == lead else np.broadcast_to(x, lead + x.shape[-2:])
+
+
+def _aligned(x: Codes | None) -> Codes | None:
+    return x if x is None or x.flags.aligned else x.copy()
+
+
+@functools.cache
+def _code_dtype(format: str) -> np.dtype[Any]:
+    return formats.get(format).code_dtype
 
 
 def dpa(
@@ -141,35 +175,41 @@ def dpa(
 
 # --- threads --------------------------------------------------------------------------------------
 
+# a, b, c, d, scale_a, scale_b, with the same leading dimensions.
+_Job = tuple[Any, Any, Any, Codes, Any, Any]
 
-def _run(spec: npt.NDArray[np.int64], operands: list[Codes | None], out: Codes, threads: int) -> None:
-    a = operands[0]
-    assert a is not None
-    parts = min(threads, out.size * max(1, a.shape[-1]) // _PRODUCTS_PER_THREAD)
-    if parts < 2:
-        _native.mma(spec, *operands[:3], out, *operands[3:])
-        return
-    # Blocks of the leading dimension, of rows or of columns, whichever is longest: no bit depends on
-    # it, every output is computed whole by one thread.
+
+def _in_threads(spec: npt.NDArray[np.int64], job: _Job, products: int, threads: int) -> None:
+    """Blocks of the leading dimension, of rows or of columns, whichever is longest.
+
+    No bit depends on it: every output is computed whole by one thread.
+    """
+    out = job[3]
     axis = int(np.argmax(out.shape))
-    parts = min(parts, out.shape[axis])
+    parts = min(threads, products // _PRODUCTS_PER_THREAD, out.shape[axis])
     edges = [out.shape[axis] * i // parts for i in range(parts + 1)]
 
     def work(i: int) -> None:
         where = slice(edges[i], edges[i + 1])
-        pieces = [_piece(x, o, axis - out.ndim, where) for o, x in enumerate(operands)]
-        target = out[(slice(None),) * axis + (where,)]
-        _native.mma(spec, *pieces[:3], target, *pieces[3:])
+        a, b, c, d, scale_a, scale_b = (
+            _piece(x, o, axis - out.ndim, where) for o, x in enumerate(job)
+        )
+        _native.mma(spec, a, b, c, d, scale_a, scale_b, _ISA)
 
+    if parts < 2:
+        _native.mma(spec, *job, _ISA)
+        return
     for _ in _pool(threads).map(work, range(parts)):
         pass
 
 
 def _piece(x: Codes | None, operand: int, axis: int, where: slice) -> Codes | None:
     """The part of an operand that the outputs in ``where`` along ``axis`` (negative) need."""
-    if x is None or (axis == -2 and operand in (1, 4)) or (axis == -1 and operand in (0, 3)):
+    if x is None or (axis == -2 and operand in (1, 5)) or (axis == -1 and operand in (0, 4)):
         return x
-    return x[(Ellipsis, where, *(slice(None),) * (-1 - axis))]
+    index: tuple[Any, ...] = (Ellipsis, where, *(slice(None),) * (-1 - axis))
+    piece: Codes = x[index]
+    return piece
 
 
 @functools.cache
@@ -181,7 +221,7 @@ if hasattr(os, "register_at_fork"):  # a child has none of its parent's threads
     os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
-# --- what the native module is told -----------------------------------------------------------------
+# --- what the native module is told ---------------------------------------------------------------
 
 
 def _native_can(model: Model, a_format: str, b_format: str) -> bool:
@@ -195,8 +235,10 @@ def _native_can(model: Model, a_format: str, b_format: str) -> bool:
 @functools.lru_cache(4096)
 def _spec(
     model: Model, a: str, b: str, c: str, step: int, scale: str | None, block: int | None
-) -> npt.NDArray[np.int64]:
-    """The model and formats in the order of native/module.cpp's read_spec."""
+) -> npt.NDArray[np.int64] | None:
+    """The model and formats in the order of native/module.cpp's read_spec; None: it cannot."""
+    if not _native_can(model, a, b):
+        return None
     unit = model.unit if isinstance(model, Lowered) else model
     rho = getattr(unit, "rho", None)
     d = formats.get(model.d)
@@ -228,7 +270,7 @@ def _format_fields(fmt: Format) -> list[int]:
     ]  # fmt: skip
 
 
-def _by_reference(key: Any, operands: list[Codes | None], out: Codes) -> None:
+def _by_reference(key: Any, operands: tuple[Codes | None, ...], out: Codes) -> None:
     model, a_format, b_format, c_format, step, scale_format, block = key
     a, b, c, scale_a, scale_b = operands
     assert a is not None and b is not None

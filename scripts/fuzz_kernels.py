@@ -1,0 +1,330 @@
+#!/usr/bin/env python3
+"""Every vector kernel, on every instruction set of this machine, against the exact evaluator.
+
+    python scripts/fuzz_kernels.py --seconds 600 --seed 7
+    python scripts/fuzz_kernels.py --seed 7 --only 1234      # one product again
+
+Draws models (the catalogue's and hypothetical ones), formats, shapes, strides and operands with the
+specials and the exponents that kernels find hard, and compares codes. Exit code 1 and everything
+needed to reproduce it at the first difference; the exact evaluator itself is tested against
+`bitmma.reference` in tests/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bitmma import _native, formats, isa, models, reference
+from bitmma.engine import cpu
+from bitmma.models import Model
+
+Codes = npt.NDArray[Any]
+Rng = np.random.Generator
+
+OPERANDS = [f.name for f in formats.FORMATS.values() if f.signed]
+C_FORMATS = ("f32", "f16", "bf16", "f64")
+MODES = tuple(formats.ROUNDINGS)
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A model, its formats, and how many products one instruction has."""
+
+    model: Model
+    a: str
+    b: str
+    c: str
+    k: int
+    scale: str | None = None
+    block: int | None = None
+
+    @property
+    def spec(self) -> npt.NDArray[np.int64]:
+        return cpu._spec(self.model, self.a, self.b, self.c, self.k, self.scale, self.block)
+
+
+# --- what to compute ------------------------------------------------------------------------------
+
+
+def pick(rng: Rng, choices: Sequence[Any]) -> Any:
+    return choices[rng.integers(len(choices))]
+
+
+def chance(rng: Rng, p: float) -> bool:
+    return bool(rng.random() < p)
+
+
+CATALOGUE = list(
+    dict.fromkeys(Unit(e.model, e.a, e.b, e.c, e.k, e.scale, e.block) for e in isa.catalogue())
+)
+
+
+def draw_unit(rng: Rng) -> Unit:
+    """One of the catalogue's, or a hypothetical one."""
+    return pick(rng, CATALOGUE) if chance(rng, 0.5) else _hypothetical(rng)
+
+
+def _conversion(rng: Rng) -> models.Conversion:
+    if chance(rng, 0.6):
+        usual = (models.RZ_FP32, models.RZ_E8M13, models.RNE_FP16, models.RNE_FP32)
+        return pick(rng, usual)
+    d = pick(rng, ("f32", "f32", "f16", "bf16", "f64"))
+    bits = formats.get(d).mantissa_bits
+    return models.Conversion(pick(rng, MODES), d, int(rng.integers(1, bits + 1)))
+
+
+def _hypothetical(rng: Rng) -> Unit:
+    L = int(pick(rng, (1, 2, 3, 4, 5, 8, 16, 32, 64)))
+    F = int(rng.integers(1, 64 if chance(rng, 0.2) else 36))
+    F2 = F + int(rng.integers(-3, 9)) if chance(rng, 0.8) else int(rng.integers(1, 65))
+    F2 = min(max(F2, 1), 64)
+    e_zero = int(pick(rng, (-133, -132, -139, -21, -300, 0, 40, -100_000)))
+    rho = _conversion(rng)
+    nearest = rho if rho.mode == "RNE" else models.RNE_FP32
+    toward_zero = rho if rho.mode == "RZ" else models.RZ_FP32
+    a = pick(rng, OPERANDS)
+    b = a if chance(rng, 0.5) else pick(rng, OPERANDS)
+    scale, block = None, None
+    model: Model
+    match pick(rng, ("T", "T", "ST", "GST", "TR", "GTR", "E", "FTZ", "FMA", "Lowered")):
+        case "T":
+            model = models.TFDPA(L, F, rho, e_zero)
+        case "ST":
+            model = models.STFDPA(L, F, rho, e_zero)
+            scale, block = "ue8m0", L * int(pick(rng, (1, 1, 2)))
+        case "GST":
+            G = int(pick(rng, (1, 2, 4, 8, 16, 32)))
+            model = models.GSTFDPA(G * int(pick(rng, (1, 2, 4))), G, F, toward_zero, e_zero)
+            scale, block = pick(rng, ("ue8m0", "ue4m3")), G * int(pick(rng, (1, 1, 2)))
+            narrow = [f for f in OPERANDS if formats.get(f).width <= 8]
+            a = b = "e2m1"
+            if chance(rng, 0.2):
+                a, b = pick(rng, narrow), pick(rng, narrow)
+        case "TR":
+            model = models.TRFDPA(L, F, F2, nearest)
+        case "GTR":
+            model = models.GTRFDPA(L, F, F2, nearest)
+        case "E":
+            model = models.EFDPA(L, nearest)
+        case "FTZ":
+            model = models.FTZMulAdd(int(pick(rng, (2, 4))))
+        case "FMA":
+            model = models.FMA(pick(rng, (models.RNE_FP32, models.RNE_FP64)))
+        case _:
+            parts = pick(rng, (((0, 1), (2, 3)), ((0, 2), (1, 3)), ((0,), (1,)), ((0, 1, 2),)))
+            period = sum(map(len, parts))
+            unit = models.TFDPA(int(pick(rng, (1, 2, 4, 8, 16))), F, rho, e_zero)
+            model = models.Lowered(period * int(pick(rng, (1, 2, 4, 8))), unit, parts)
+    k = model.group * int(pick(rng, (1, 2, 3)))
+    if scale is None and chance(rng, 0.1):
+        k = max(1, k - 1)  # the last group of every instruction is filled up
+    c = model.d if chance(rng, 0.5) else pick(rng, C_FORMATS)
+    return Unit(model, a, b, c, k, scale, block)
+
+
+# --- operands -------------------------------------------------------------------------------------
+
+
+def draw_codes(rng: Rng, format: str, shape: tuple[int, int]) -> Codes:
+    """Codes of a format: any bits, or exponents near each other; specials, zeros and repeats."""
+    fmt = formats.get(format)
+    bits = rng.integers(0, 1 << fmt.width, shape, dtype=np.uint64)
+    codes = bits
+    if chance(rng, 0.8):
+        top = (1 << fmt.exponent_bits) - 1
+        middle = min(fmt.bias, top) if chance(rng, 0.3) else int(rng.integers(0, top + 1))
+        spread = int(pick(rng, (0, 1, 2, 3, 6, 12, 25, 60, 200, 1000)))
+        field = np.clip(middle + rng.integers(-spread, spread + 1, shape), 0, top)
+        mantissa = bits & np.uint64((1 << fmt.mantissa_bits) - 1)
+        if chance(rng, 0.2):  # few significant bits: ties
+            mantissa &= ~np.uint64((1 << max(fmt.mantissa_bits - 3, 0)) - 1)
+        word = field.astype(np.uint64) << np.uint64(fmt.mantissa_bits) | mantissa
+        if fmt.signed:
+            sign = np.uint64(0) if chance(rng, 0.1) else rng.integers(0, 2, shape, dtype=np.uint64)
+            word |= sign << np.uint64(fmt.exponent_bits + fmt.mantissa_bits)
+        codes = word << np.uint64(fmt.dropped_bits)
+        if fmt.dropped_bits and chance(rng, 0.3):  # what the unit must not see
+            codes |= bits & np.uint64((1 << fmt.dropped_bits) - 1)
+    if chance(rng, 0.7):
+        values = formats.decode(codes.astype(fmt.code_dtype), fmt)
+        codes[~np.isfinite(values)] = 0
+        if chance(rng, 0.3):
+            some = rng.random(shape) < pick(rng, (0.001, 0.01, 0.1))
+            codes[some] = rng.integers(0, 1 << fmt.width, int(some.sum()), dtype=np.uint64)
+    if chance(rng, 0.3):
+        codes[rng.random(shape) < pick(rng, (0.1, 0.5, 0.95))] = 0
+    if codes.size and chance(rng, 0.1):
+        codes[...] = codes[:, :1] if chance(rng, 0.5) else codes[:1]
+    return codes.astype(fmt.code_dtype)
+
+
+def draw_scales(rng: Rng, format: str, shape: tuple[int, int]) -> Codes:
+    if format == "ue4m3" or chance(rng, 0.2):
+        return rng.integers(0, 256, shape).astype(np.uint8)
+    middle, spread = int(rng.integers(0, 256)), int(pick(rng, (0, 1, 3, 20, 100)))
+    top = 254 if chance(rng, 0.8) else 255  # 255 is NaN
+    return np.clip(middle + rng.integers(-spread, spread + 1, shape), 0, top).astype(np.uint8)
+
+
+def lay_out(rng: Rng, x: Codes) -> Codes:
+    """The same codes elsewhere in memory: C or Fortran order, every second one, or backwards."""
+    rows, cols = x.shape
+    match pick(rng, ("C", "C", "C", "Fortran", "spaced", "backward")):
+        case "Fortran":
+            return np.asfortranarray(x)
+        case "spaced":
+            y = np.empty((rows * 2 + 1, cols * 3 + 2), x.dtype)[: rows * 2 : 2, : cols * 3 : 3]
+            y[...] = x
+            return y
+        case "backward":
+            return np.ascontiguousarray(x[::-1, ::-1])[::-1, ::-1]
+    return x
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One product: a unit and its operands."""
+
+    unit: Unit
+    operands: tuple[Codes | None, ...]  # A, B, C, scale_a, scale_b
+    shape: tuple[int, int, int]
+
+    def run(self, rng: Rng, isa_name: str, *, exact: bool = False) -> Codes:
+        M, N, _ = self.shape
+        A, B, C, *scales = self.operands
+        d = lay_out(rng, np.zeros((M, N), formats.get(self.unit.model.d).code_dtype))
+        _native.mma(self.unit.spec, A, B, C, d, *scales, isa=isa_name, exact=exact)
+        return d
+
+
+def draw_problem(rng: Rng) -> Problem:
+    u = draw_unit(rng)
+    M = 1 if chance(rng, 0.1) else int(rng.integers(1, 40))
+    N = 1 if chance(rng, 0.1) else int(rng.integers(1, 90))
+    K = u.k if chance(rng, 0.2) else int(rng.integers(0, 5 * u.k + 20))
+    A, B = draw_codes(rng, u.a, (M, K)), draw_codes(rng, u.b, (K, N))
+    C = draw_codes(rng, u.c, (M, N)) if chance(rng, 0.8) else None
+    scales: list[Codes | None] = [None, None]
+    if u.scale and u.block:
+        blocks = -(-K // u.block)
+        scales = [draw_scales(rng, u.scale, s) for s in ((M, blocks), (blocks, N))]
+    laid = tuple(x if x is None else lay_out(rng, x) for x in (A, B, C, *scales))
+    return Problem(u, laid, (M, N, K))
+
+
+# --- comparing ------------------------------------------------------------------------------------
+
+
+Counts = collections.Counter[tuple[str, str]]
+
+
+def check(problem: Problem, rng: Rng, counts: Counts) -> str | None:
+    """What differs, or None. Counts outputs by family and instruction set."""
+    unit, (M, N, _) = problem.unit, problem.shape
+    family, d = unit.model.family, formats.get(unit.model.d)
+    want = problem.run(rng, "", exact=True)
+    values = formats.decode(want, d)
+    counts[family, "outputs"] += M * N
+    counts[family, "plain numbers"] += int((np.isfinite(values) & (values != 0)).sum())
+    runs = [(name, False) for name in _native.isas() if _native.has_kernel(unit.spec, name)]
+    if chance(rng, 0.05):  # the exact evaluator is compiled for each of them, too
+        runs += [(name, True) for name in _native.isas()]
+    for name, exact in runs:
+        got = problem.run(rng, name, exact=exact)
+        column = f"{name}, exact" if exact else name
+        counts[family, column] += M * N
+        if (got != want).any():
+            return _report(problem, f"{family} {column}", got, want)
+    return None
+
+
+def _report(problem: Problem, label: str, got: Codes, want: Codes) -> str:
+    u, (M, N, K) = problem.unit, problem.shape
+    A, B, C, scale_a, scale_b = problem.operands
+    wrong = np.argwhere(got != want)
+    i, j = (int(x) for x in wrong[0])
+    assert A is not None and B is not None
+    row, column = A[i].tolist(), B[:, j].tolist()
+    c = int(C[i, j]) if C is not None else 0
+    scales = {
+        "scale_a": scale_a[i].tolist() if scale_a is not None else [],
+        "scale_b": scale_b[:, j].tolist() if scale_b is not None else [],
+    }
+    referee = reference.chain(
+        u.model, row, column, c, k=u.k, a_format=u.a, b_format=u.b, c_format=u.c,
+        scale_format=u.scale, block=u.block, **scales,
+    )  # fmt: skip
+    return "\n".join([
+        f"DIFFERENCE {label}: {len(wrong)} of {M * N} outputs, M, N, K = {M}, {N}, {K}",
+        f"  {u!r}",
+        f"  strides {[None if x is None else x.strides for x in problem.operands]}",
+        f"  first at ({i}, {j}): {got[i, j]:#x}; exact evaluator {want[i, j]:#x}, "
+        f"reference {referee:#x}",
+        f"  a = {_hex(row)}",
+        f"  b = {_hex(column)}",
+        f"  c = {c:#x}",
+        *(f"  {name} = {_hex(codes)}" for name, codes in scales.items() if codes),
+    ])  # fmt: skip
+
+
+def _hex(codes: Sequence[int]) -> str:
+    return f"[{', '.join(f'{x:#x}' for x in codes)}]"
+
+
+def rounds(seconds: float, only: int | None) -> Iterator[int]:
+    """Numbers of problems until the time is up; or the one asked for."""
+    if only is not None:
+        yield only
+        return
+    end = time.monotonic() + seconds
+    index = 0
+    while time.monotonic() < end:
+        yield index
+        index += 1
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", type=int, help="the number of the one product to try")
+    parser.add_argument("--family", help="only this: T-FDPA, FMA, ...")
+    options = parser.parse_args(argv)
+    counts: Counts = collections.Counter()
+    problems = 0
+    for index in rounds(options.seconds, options.only):
+        rng = np.random.default_rng((options.seed, index))
+        problem = draw_problem(rng)
+        if options.family not in (None, problem.unit.model.family):
+            continue
+        difference = check(problem, rng, counts)
+        problems += 1
+        if difference:
+            print(difference)
+            print(f"  again: {sys.argv[0]} --seed {options.seed} --only {index}")
+            return 1
+    _print_table(counts)
+    print(f"{problems} products, no difference")
+    return 0
+
+
+def _print_table(counts: Counts) -> None:
+    """Outputs by family: all, those neither zero nor special, those compared with each build."""
+    builds = _native.isas()
+    columns = ["outputs", "plain numbers", *builds, *(f"{x}, exact" for x in builds)]
+    print(f"{'':12}", *(f"{x:>15}" for x in columns))
+    for family in sorted({f for f, _ in counts}):
+        print(f"{family:12}", *(f"{counts[family, x]:15,}" for x in columns))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
