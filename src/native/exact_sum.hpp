@@ -119,7 +119,9 @@ class ExactSumWalk {
     chunk_ = std::max<i64>(1, 128 / unit) * unit;
   }
   void run() {
-    std::vector<i64> pos(size_t(std::min(chunk_, layout_.total)));
+    rows_.read(job_.a), cols_.read(job_.b.transposed());
+    std::vector<i64>& pos = pos_;
+    pos.resize(size_t(std::min(chunk_, layout_.total)));
     for (i64 p0 = 0; p0 < layout_.total; p0 += chunk_) {
       i64 p1 = std::min(layout_.total, p0 + chunk_);
       for (i64 p = p0; p < p1; ++p) pos[size_t(p - p0)] = layout_.position(p);
@@ -127,7 +129,8 @@ class ExactSumWalk {
       for (i64 i0 = 0; i0 < job_.M; i0 += row_block) {
         i64 rows = std::min<i64>(row_block, job_.M - i0);
         rows_.pack_rows(i0, rows, a_, false);
-        std::vector<Span> spans(static_cast<size_t>(rows));
+        std::vector<Span>& spans = spans_;
+        spans.assign(size_t(rows), Span{});
         for (i64 r = 0; r < rows; ++r) {
           rows_.wide_row(r, a_);
           for (i64 p = 0; p < p1 - p0; ++p) spans[size_t(r)].add(a_.wide_exponent[size_t(r * rows_.stride() + p)]);
@@ -222,6 +225,8 @@ class ExactSumWalk {
   ExactBlock exact_;
   Operand rows_, cols_;
   Packed a_, b_;
+  std::vector<i64> pos_;
+  std::vector<Span> spans_;
   i64 chunk_;
 };
 
@@ -232,6 +237,6 @@ inline bool exact_sum_holds(const Spec& s) {
   bool single = s.c.width == 32 && s.c.mantissa_bits == 23 && s.d.width == 32 && s.mode == Mode::rne && s.mantissa_bits == 23;
   return single && ((s.L <= 4 && small(s.a) && small(s.b)) || (s.L == 2 && s.a.width <= 16 && s.b.width <= 16));
 }
-inline void run_exact_sum(const Job& job) { ExactSumWalk(job).run(); }
+inline void run_exact_sum(const Job& job, Again again) { each<ExactSumWalk>(again, job); }
 
 }  // namespace bitmma::BITMMA_ISA

@@ -36,11 +36,12 @@ BITMMA_INLINE vb nearest(const u32* a4, const u8* b1, i64 n) {
 
 // Sums of n products, each times `scale` and cut toward zero: (a*b)*scale is exact twice over, since
 // the significands have at most 24 bits together and scale is a power of two.
-BITMMA_INLINE void cut_sum(const float* a, const float* b, i64 n, const vf scale[NV], vi sum[NV]) {
+template <int nv>
+BITMMA_INLINE void cut_sum(const float* a, const float* b, i64 n, const vf scale[nv], vi sum[nv]) {
 #pragma GCC unroll 4
   for (i64 p = 0; p < n; ++p) {
     vf x = splat(a[p]);
-    for (int v = 0; v < NV; ++v)
+    for (int v = 0; v < nv; ++v)
       sum[v] += truncate(x * load<vf>(b + p * columns + v * W) * scale[v]);
   }
 }
@@ -88,6 +89,8 @@ BITMMA_INLINE CTerm c_term(vf c, i32 lowest, i32 e_zero) {
 
 // A kernel of a family says how one strip changes c, and which lanes it could not hold.
 template <class Kernel> class Walk {
+  static constexpr int few = std::max(1, 16 / W);  // vectors that hold 16 columns
+
  public:
   Walk(const Job& job, bool always_wide)
       : job_(job), s_(*job.spec), layout_(s_, job.K), kernel_(s_), exact_(job),
@@ -98,7 +101,9 @@ template <class Kernel> class Walk {
   }
 
   void run() {
-    std::vector<i64> pos(size_t(std::min(chunk_, layout_.total)));
+    rows_.read(job_.a), cols_.read(job_.b.transposed());
+    std::vector<i64>& pos = pos_;
+    pos.resize(size_t(std::min(chunk_, layout_.total)));
     for (i64 p0 = 0; p0 < layout_.total; p0 += chunk_) {
       i64 p1 = std::min(layout_.total, p0 + chunk_);
       bool contiguous = true;
@@ -167,7 +172,8 @@ template <class Kernel> class Walk {
         kernel_.wide(x, c);
       } else {
         x.a = &a_.value[size_t(r * rows_.stride())], x.a4 = &a_.distance4[size_t(r * rows_.stride())];
-        kernel_.narrow(x, c);
+        if (cols <= few * W) kernel_.template narrow<few>(x, c);
+        else kernel_.template narrow<NV>(x, c);
       }
       if (special) apply_specials(i, r, j0, cols, p0, p1, row_nan, before, c);
       store_c(i, j0, cols, c);
@@ -286,6 +292,7 @@ template <class Kernel> class Walk {
   Packed a_, b_;
   bool always_wide_;
   i64 chunk_;
+  std::vector<i64> pos_;
   std::vector<i32> row_scale_, col_scale_, scratch_;
   std::vector<u8> row_nan_, col_nan_;
 };

@@ -235,6 +235,6 @@ inline bool grouped_holds(const Spec& s) {
          s.F + log2_ceil(s.G * 36) + 2 + log2_ceil(s.L / s.G + 1) <= 52 &&
          (!s.block || s.scale.width == 8);
 }
-inline void run_grouped(const Job& job) { Grouped(job).run(); }
+inline void run_grouped(const Job& job, Again again) { each<Grouped>(again, job); }
 
 }  // namespace bitmma::BITMMA_ISA

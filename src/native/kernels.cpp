@@ -30,45 +30,60 @@ bool has_kernel(const Spec& s) {
   }
 }
 
-__attribute__((noinline)) void run_exact(const Job& job) {
+__attribute__((noinline)) void run_exact(Batch& batch) {
   Environment environment(Rounding::nearest);
-  ExactBlock(job).run();
+  ExactBlock block(batch.job);
+  do block.run();
+  while (batch.next(batch));
 }
 
 namespace {
 
+// Outputs lie side by side in a vector along N. The models treat A and B alike, so a product with few
+// columns is computed as its transpose.
+Job transposed(const Job& job, const Spec* spec) {
+  return {spec, job.N, job.M, job.K, job.b.transposed(), job.a.transposed(), job.c.transposed(),
+          job.d.transposed(), job.scale_b.transposed(), job.scale_a.transposed()};
+}
+
 // The environment must be set outside: a compiler may move arithmetic across a change of mode within
 // one function, never across this call.
-__attribute__((noinline)) void run_kernel(const Job& job) {
+__attribute__((noinline)) void run_kernel(const Job& job, Again again) {
   switch (job.spec->family) {
     case Family::t:
     case Family::st:
-    case Family::lowered: return run_truncated(job);
+    case Family::lowered: return run_truncated(job, again);
     case Family::tr:
-    case Family::gtr: return run_rounded_down(job);
-    case Family::fma: return run_fma(job);
-    case Family::ftz: return run_ftz(job);
-    case Family::e: return run_exact_sum(job);
-    case Family::gst: return run_grouped(job);
-    default: return;
+    case Family::gtr: return run_rounded_down(job, again);
+    case Family::fma: return run_fma(job, again);
+    case Family::ftz: return run_ftz(job, again);
+    case Family::e: return run_exact_sum(job, again);
+    case Family::gst: return run_grouped(job, again);
   }
 }
 
 }  // namespace
 
-void run(const Job& job) {
-  const Family family = job.spec->family;
-  if (!has_kernel(*job.spec)) return run_exact(job);
+bool Again::operator()() const {
+  if (!batch.next(batch)) return false;
+  job = turned ? transposed(batch.job, job.spec) : batch.job;
+  return true;
+}
+
+void run(Batch& batch) {
+  const Job& given = batch.job;
+  const Spec& spec = *given.spec;
+  // A single dot product fills no vector: the exact evaluator is as fast.
+  if (!has_kernel(spec) || given.M * given.N <= 2) return run_exact(batch);
+  const Family family = spec.family;
   bool to_zero = family == Family::t || family == Family::st || family == Family::lowered ||
                  family == Family::gst;
   Environment environment(to_zero ? Rounding::toward_zero : Rounding::nearest, family == Family::ftz);
-  // Outputs lie side by side in a vector along N. The models treat A and B alike, so a product with
-  // few columns is computed as its transpose.
-  if (job.N >= columns || job.M <= job.N) return run_kernel(job);
-  Spec s = *job.spec;
-  std::swap(s.a, s.b);
-  run_kernel({&s, job.N, job.M, job.K, job.b.transposed(), job.a.transposed(), job.c.transposed(),
-              job.d.transposed(), job.scale_b.transposed(), job.scale_a.transposed()});
+  bool turn = given.N < columns && given.M > given.N;
+  Spec s = spec;
+  if (turn) std::swap(s.a, s.b);
+  Job job = turn ? transposed(given, &s) : given;
+  run_kernel(job, Again{batch, job, turn});
 }
 
 }  // namespace bitmma::BITMMA_ISA

@@ -4,9 +4,9 @@
 
 namespace bitmma {
 
-// D = A B + C on the codes of one matrix. Sets the floating-point environment it needs and restores
-// the caller's. Never throws but std::bad_alloc.
-using Run = void(const Job&);
+// D = A B + C on the codes of every matrix of a batch. Sets the floating-point environment it needs
+// and restores the caller's. Never throws but std::bad_alloc.
+using Run = void(Batch&);
 
 // False where only the exact evaluator can serve these operands and this model.
 using HasKernel = bool(const Spec&);

@@ -207,22 +207,34 @@ void mma(nb::ndarray<const i64, nb::ndim<1>, nb::c_contig, nb::device::cpu> spec
   Mat* mats[6] = {&job.a, &job.b, &job.c, &job.d, &job.scale_a, &job.scale_b};
   for (int o = 0; o < 6; ++o) *mats[o] = all[size_t(o)].mat;
 
-  nb::gil_scoped_release release;
-  std::array<i64, 32> index{};
-  for (i64 item = 0; item < batch; ++item) {
+  // Walks the leading dimensions, the last fastest.
+  struct Position {
+    std::array<Walker, 6>& all;
+    std::array<i64, 32>& lead;
+    size_t dims;
+    std::array<i64, 32> index{};
+  } position{all, lead, ndim - 2};
+  Batch items{job, [](Batch& b) {
+    Position& at = *static_cast<Position*>(b.state);
+    size_t i = at.dims;
+    while (i-- > 0) {
+      if (++at.index[i] < at.lead[i]) break;
+      at.index[i] = 0;
+      if (i == 0) return false;
+    }
+    if (at.dims == 0) return false;
+    Mat* mats[6] = {&b.job.a, &b.job.b, &b.job.c, &b.job.d, &b.job.scale_a, &b.job.scale_b};
     for (int o = 0; o < 6; ++o) {
-      const Walker& w = all[size_t(o)];
+      const Walker& w = at.all[size_t(o)];
       if (!w.base) continue;
       i64 offset = 0;
-      for (size_t i = 0; i + 2 < ndim; ++i) offset += index[i] * w.stride[i];
+      for (size_t j = 0; j < at.dims; ++j) offset += at.index[j] * w.stride[j];
       mats[o]->data = w.base + offset * w.size;
     }
-    (exact ? isa.run_exact : isa.run)(job);
-    for (size_t i = ndim - 2; i-- > 0;) {
-      if (++index[i] < lead[i]) break;
-      index[i] = 0;
-    }
-  }
+    return true;
+  }, &position};
+  nb::gil_scoped_release release;
+  (exact ? isa.run_exact : isa.run)(items);
 }
 
 }  // namespace

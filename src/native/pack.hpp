@@ -102,6 +102,7 @@ class Operand {
   Operand(const Mat& m, const Format& f, const Layout& layout)
       : m_(m), f_(f), dec_(f), layout_(layout), narrow_(narrow_range(f)) {}
 
+  void read(const Mat& m) { m_ = m; }
   void set_chunk(i64 p0, i64 p1, const i64* pos, bool contiguous) {
     p0_ = p0, n_ = p1 - p0, pos_ = pos, contiguous_ = contiguous;
     stride_ = (n_ + W - 1) / W * W;

@@ -169,9 +169,9 @@ inline bool fma_holds(const Spec& s) {
   bool same = s.c.width == s.d.width && s.c.mantissa_bits == s.d.mantissa_bits && !s.c.dropped_bits;
   return fits(s.a) && fits(s.b) && same;
 }
-inline void run_fma(const Job& job) {
-  if (job.spec->d.width == 64) FloatWalk<double, vd, FmaOps<double, vd>>(job).run();
-  else FloatWalk<float, vf, FmaOps<float, vf>>(job).run();
+inline void run_fma(const Job& job, Again again) {
+  if (job.spec->d.width == 64) each<FloatWalk<double, vd, FmaOps<double, vd>>>(again, job);
+  else each<FloatWalk<float, vf, FmaOps<float, vf>>>(again, job);
 }
 
 // Section 2, in the flush-to-zero environment. That mode decides tininess after rounding with any
@@ -215,6 +215,6 @@ inline bool ftz_holds(const Spec& s) {
   return s.a.width <= 16 && s.b.width <= 16 && s.a.mantissa_bits + s.b.mantissa_bits + 2 <= 23 &&
          s.c.width == 32 && s.c.mantissa_bits == 23;
 }
-inline void run_ftz(const Job& job) { FloatWalk<float, vf, FtzOps>(job).run(); }
+inline void run_ftz(const Job& job, Again again) { each<FloatWalk<float, vf, FtzOps>>(again, job); }
 
 }  // namespace bitmma::BITMMA_ISA

@@ -16,14 +16,14 @@ template <bool by_parity> class RoundedDown {
       : L_(s.L), F_(s.F), F2_(s.F2), c_lowest_(s.c.width == 16 ? -14 : -126),
         sub_(std::min(s.L, s.F >= 29 ? 1 : 1 << std::min(29 - s.F, 12))) {}
 
-  void narrow(const Strip& x, vf c[NV]) const {
-    if (part_length(0) > sub_ || F2_ < 24 || F2_ - F_ > 20) return narrow_in_steps(x, c);
+  template <int nv> void narrow(const Strip& x, vf c[nv]) const {
+    if (part_length(0) > sub_ || F2_ < 24 || F2_ - F_ > 20) return narrow_in_steps<nv>(x, c);
     for (i64 g = 0; g < x.groups; ++g) {
-      if (g == 0 && x.c_is_new && c_lowest_ != -126) narrow_group(x, g, c_lowest_, c);
-      else if (!by_parity && L_ == 8) group<8>(x, g, c);
-      else if (by_parity && L_ == 16) group<16>(x, g, c);
-      else if (!by_parity && L_ == 4) group<4>(x, g, c);
-      else group<0>(x, g, c);
+      if (g == 0 && x.c_is_new && c_lowest_ != -126) narrow_group<nv>(x, g, c_lowest_, c);
+      else if (!by_parity && L_ == 8) group<nv, 8>(x, g, c);
+      else if (by_parity && L_ == 16) group<nv, 16>(x, g, c);
+      else if (!by_parity && L_ == 4) group<nv, 4>(x, g, c);
+      else group<nv, 0>(x, g, c);
     }
   }
   void wide(const Strip& x, vf c[NV]) const {
@@ -54,10 +54,13 @@ template <bool by_parity> class RoundedDown {
     return !by_parity ? L_ : part == 0 ? (L_ + 1) / 2 : L_ / 2;
   }
 
-  void narrow_in_steps(const Strip& x, vf c[NV]) const {
-    for (i64 g = 0; g < x.groups; ++g) narrow_group(x, g, g == 0 && x.c_is_new ? c_lowest_ : -126, c);
+  template <int nv> void narrow_in_steps(const Strip& x, vf c[nv]) const {
+    for (i64 g = 0; g < x.groups; ++g) narrow_group<nv>(x, g, g == 0 && x.c_is_new ? c_lowest_ : -126, c);
   }
-  __attribute__((noinline)) void narrow_group(const Strip& x, i64 g, i32 lowest, vf c[NV]) const {
+  template <int nv>
+  __attribute__((noinline)) void narrow_group(const Strip& x, i64 g, i32 lowest, vf some[nv]) const {
+    vf c[NV] = {};
+    for (int v = 0; v < nv; ++v) c[v] = some[v];
     Sums sums[parts];
     i64 done = 0;
     for (int part = 0; part < parts; ++part) {
@@ -66,48 +69,49 @@ template <bool by_parity> class RoundedDown {
       done += n;
     }
     join_exactly(sums, lowest, c);
+    for (int v = 0; v < nv; ++v) some[v] = c[v];
   }
 
   // One group whose sums fit int32, as the catalogue's do.
-  template <int L0> BITMMA_INLINE void group(const Strip& x, i64 g, vf c[NV]) const {
+  template <int nv, int L0> BITMMA_INLINE void group(const Strip& x, i64 g, vf c[nv]) const {
     const i64 L = L0 ? L0 : L_;
-    vi sum[NV], e[NV];
+    vi sum[nv], e[nv];
     if constexpr (by_parity) {
       const i64 half_length = L0 ? L0 / 2 : part_length(0);
-      vi odd[NV], e_odd[NV];
-      part_sum(x, g * L, half_length, sum, e);
-      part_sum(x, g * L + half_length, L - half_length, odd, e_odd);
-      for (int v = 0; v < NV; ++v) {  // units of 2^(e - F) of the larger e; shifting rounds down
+      vi odd[nv], e_odd[nv];
+      part_sum<nv>(x, g * L, half_length, sum, e);
+      part_sum<nv>(x, g * L + half_length, L - half_length, odd, e_odd);
+      for (int v = 0; v < nv; ++v) {  // units of 2^(e - F) of the larger e; shifting rounds down
         vi most = max(e[v], e_odd[v]);
         sum[v] = shift_right(sum[v], most - e[v]) + shift_right(odd[v], most - e_odd[v]);
         e[v] = most;
       }
     } else {
-      part_sum(x, g * L, L, sum, e);
+      part_sum<nv>(x, g * L, L, sum, e);
     }
     vi low{};
-    for (int v = 0; v < NV; ++v) low |= (vi)(joint_exponent(c[v], e[v]) < F2_ + 1 - 126);
+    for (int v = 0; v < nv; ++v) low |= (vi)(joint_exponent(c[v], e[v]) < F2_ + 1 - 126);
     if (any(low)) {
       bool all_zero = true;  // as in columns beyond the matrix
-      for (int v = 0; v < NV; ++v) {
+      for (int v = 0; v < nv; ++v) {
         vi tiny = (vi)(joint_exponent(c[v], e[v]) < F2_ + 1 - 126);
         all_zero &= !any(tiny & (vi)((sum[v] | (bits<vi>(c[v]) << 1)) != 0));
       }
-      if (!all_zero) return narrow_group(x, g, -126, c);
+      if (!all_zero) return narrow_group<nv>(x, g, -126, c);
     }
-    for (int v = 0; v < NV; ++v) c[v] = join(sum[v], e[v], c[v]);
+    for (int v = 0; v < nv; ++v) c[v] = join(sum[v], e[v], c[v]);
   }
-  BITMMA_INLINE void part_sum(const Strip& x, i64 p, i64 n, vi sum[NV], vi e[NV]) const {
+  template <int nv> BITMMA_INLINE void part_sum(const Strip& x, i64 p, i64 n, vi sum[nv], vi e[nv]) const {
     alignas(64) u8 near[columns];
     store(near, nearest(x.a4 + p, x.b1 + p * columns, n));
-    vf scale[NV];
-    for (int v = 0; v < NV; ++v) {
+    vf scale[nv];
+    for (int v = 0; v < nv; ++v) {
       vi d = widen(near + v * W);
       e[v] = d == 255 ? splat(none) : load<vi>(x.top + v * W) - d;
       scale[v] = bits<vf>(min(d + (F_ + 127), splat(254)) << 23);
       sum[v] = vi{};
     }
-    cut_sum(x.a + p, x.b + p * columns, n, scale, sum);
+    cut_sum<nv>(x.a + p, x.b + p * columns, n, scale, sum);
   }
   BITMMA_INLINE static vi c_exponent(vf c) {  // of zeros and subnormals: -126
     return max((vi)((bits<vu>(c) << 1) >> 24), splat(1)) - 127;
@@ -150,7 +154,7 @@ template <bool by_parity> class RoundedDown {
     const float *a = x.a + p, *b = x.b + p * columns;
     if (n <= sub_) {
       vi sum[NV] = {};
-      cut_sum(a, b, n, scale, sum);
+      cut_sum<NV>(a, b, n, scale, sum);
       for (int v = 0; v < NV; ++v) {
         alignas(64) i32 s[W];
         store(s, sum[v]);
@@ -162,7 +166,7 @@ template <bool by_parity> class RoundedDown {
     std::memset(out.sum, 0, sizeof out.sum);
     for (i64 q = 0; q < n; q += sub_) {
       vi sum[NV] = {};
-      cut_sum(a + q, b + q * columns, std::min(sub_, n - q), scale, sum);
+      cut_sum<NV>(a + q, b + q * columns, std::min(sub_, n - q), scale, sum);
       for (int v = 0; v < NV; ++v)
         for (int l = 0; l < W; ++l) out.sum[v * W + l] += sum[v][l];
     }
@@ -245,10 +249,10 @@ inline bool rounded_down_holds(const Spec& s) {
          s.F <= s.F2 + 1 && s.F2 + 4 + log2_ceil(s.L + 1) <= 52;
 }
 
-inline void run_rounded_down(const Job& job) {
+inline void run_rounded_down(const Job& job, Again again) {
   bool wide = !fits_int32(*job.spec);
-  if (job.spec->family == Family::gtr) Walk<RoundedDown<true>>(job, wide).run();
-  else Walk<RoundedDown<false>>(job, wide).run();
+  if (job.spec->family == Family::gtr) each<Walk<RoundedDown<true>>>(again, job, wide);
+  else each<Walk<RoundedDown<false>>>(again, job, wide);
 }
 
 }  // namespace bitmma::BITMMA_ISA

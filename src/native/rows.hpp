@@ -7,6 +7,21 @@
 
 namespace bitmma::BITMMA_ISA {
 
+// Moves a kernel's job, in place, to the next of the batch; false at the end.
+struct Again {
+  Batch& batch;
+  Job& job;
+  bool turned;  // the job is the batch's transposed
+  bool operator()() const;
+};
+
+// Runs a kernel's walk, made once, over every job of the batch.
+template <class W, class... Args> void each(Again again, const Job& job, Args... args) {
+  W walk(job, args...);
+  do walk.run();
+  while (again());
+}
+
 // Decoded operands of a block, K in chunks so that memory stays flat; c travels through D.
 class ExactBlock {
  public:

@@ -68,4 +68,11 @@ struct Job {
   Mat a, b, c, d, scale_a, scale_b;  // c, scales: data null where absent
 };
 
+// Products of the same shapes, formats and strides, one after another.
+struct Batch {
+  Job job;                // the current one
+  bool (*next)(Batch&);   // moves to the next; false at the end
+  void* state;
+};
+
 }  // namespace bitmma

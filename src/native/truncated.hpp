@@ -29,68 +29,68 @@ template <Rho rho> class Truncated {
   }
 
   // `careful`: distances do not all fit under 2^-e_zero, or scales move them about.
-  void narrow(const Strip& x, vf c[NV]) const {
-    if (careful_) narrow_by_length<true>(x, c);
-    else narrow_by_length<false>(x, c);
+  template <int nv> void narrow(const Strip& x, vf c[nv]) const {
+    if (careful_) narrow_by_length<nv, true>(x, c);
+    else narrow_by_length<nv, false>(x, c);
   }
   void wide(const Strip& x, vf c[NV]) const {
-    chain(x, c, [&](i64 g, vf* t) { wide_group(x, g, g == 0 && x.c_is_new ? c_lowest_ : d_lowest_, t); });
+    chain<NV>(x, c, [&](i64 g, vf* t) { wide_group(x, g, g == 0 && x.c_is_new ? c_lowest_ : d_lowest_, t); });
   }
   // A first c of another format than d has other subnormals: the float64 kernel knows.
   bool wants_wide(bool c_is_new) const { return c_is_new && c_lowest_ != d_lowest_; }
 
  private:
-  template <bool careful> void narrow_by_length(const Strip& x, vf c[NV]) const {
+  template <int nv, bool careful> void narrow_by_length(const Strip& x, vf c[nv]) const {
     const bool whole = sub_ >= L_;
-    if (L_ == 4 && whole) return narrow_chain<4, 4, careful>(x, c);
-    if (L_ == 8 && whole) return narrow_chain<8, 8, careful>(x, c);
-    if (L_ == 16 && whole) return narrow_chain<16, 16, careful>(x, c);
-    if (L_ == 32 && whole) return narrow_chain<32, 32, careful>(x, c);
-    if (L_ == 32 && sub_ == 16) return narrow_chain<32, 16, careful>(x, c);
-    narrow_chain<0, 0, careful>(x, c);
+    if (L_ == 4 && whole) return narrow_chain<nv, 4, 4, careful>(x, c);
+    if (L_ == 8 && whole) return narrow_chain<nv, 8, 8, careful>(x, c);
+    if (L_ == 16 && whole) return narrow_chain<nv, 16, 16, careful>(x, c);
+    if (L_ == 32 && whole) return narrow_chain<nv, 32, 32, careful>(x, c);
+    if (L_ == 32 && sub_ == 16) return narrow_chain<nv, 32, 16, careful>(x, c);
+    narrow_chain<nv, 0, 0, careful>(x, c);
   }
-  template <int L0, int sub, bool careful> void narrow_chain(const Strip& x, vf c[NV]) const {
-    Reach r;
-    if (!x.col_scale) r = reach(x, 0);
-    chain(x, c, [&](i64 g, vf* t) {
-      if (careful && x.col_scale) r = reach(x, g);
-      group<L0, sub, careful>(x, g, r, t);
+  template <int nv, int L0, int sub, bool careful> void narrow_chain(const Strip& x, vf c[nv]) const {
+    Reach<nv> r;
+    if (!x.col_scale) r = reach<nv>(x, 0);
+    chain<nv>(x, c, [&](i64 g, vf* t) {
+      if (careful && x.col_scale) r = reach<nv>(x, g);
+      group<nv, L0, sub, careful>(x, g, r, t);
     });
   }
 
   // The groups of a strip in a chain from c; or, Lowered, from +0 every restart_ groups, each chain's
   // result then added to c by an IEEE addition.
-  template <class Group> BITMMA_INLINE void chain(const Strip& x, vf c[NV], Group group) const {
+  template <int nv, class Group> BITMMA_INLINE void chain(const Strip& x, vf c[nv], Group group) const {
     if (!restart_) {
-      vf t[NV];  // a copy of its own stays in registers
-      for (int v = 0; v < NV; ++v) t[v] = c[v];
+      vf t[nv];  // a copy of its own stays in registers
+      for (int v = 0; v < nv; ++v) t[v] = c[v];
       for (i64 g = 0; g < x.groups; ++g) group(g, t);
-      for (int v = 0; v < NV; ++v) c[v] = t[v];
+      for (int v = 0; v < nv; ++v) c[v] = t[v];
       return;
     }
     for (i64 g = 0; g < x.groups; g += restart_) {
-      vf t[NV] = {};
+      vf t[nv] = {};
       for (i64 i = g; i < g + restart_; ++i) group(i, t);
-      add_nearest(c, t);
+      add_nearest<nv>(c, t);
     }
   }
 
   // c += t, rounded to nearest though the environment is toward zero. Doubly rounded for f16, which
   // is innocuous: a float has more than 2*11 + 2 bits.
-  static void add_nearest(vf c[NV], const vf t[NV]) {
+  template <int nv> static void add_nearest(vf c[nv], const vf t[nv]) {
 #if defined(__AVX512F__)
-    for (int v = 0; v < NV; ++v) {
+    for (int v = 0; v < nv; ++v) {
       c[v] = (vf)_mm512_add_round_ps((__m512)c[v], (__m512)t[v], _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
       if (rho == Rho::nearest_half) c[v] = round_to_half(c[v]);
     }
 #else
     // Through memory, which the compiler must not move across the changes of mode.
-    alignas(64) vf sum[NV], term[NV];
+    alignas(64) vf sum[nv], term[nv];
     std::memcpy(sum, c, sizeof sum), std::memcpy(term, t, sizeof term);
     auto saved = Environment::read();
     asm volatile("" : : "r"(sum), "r"(term) : "memory");
     Environment::write(Environment::value(Rounding::nearest, false));
-    for (int v = 0; v < NV; ++v) {
+    for (int v = 0; v < nv; ++v) {
       vf s = sum[v] + term[v];
       sum[v] = rho == Rho::nearest_half ? round_to_half(s) : s;
     }
@@ -103,10 +103,10 @@ template <Rho rho> class Truncated {
   // What follows from where the distances of a group start: `off`, the exponent of distance 0; the
   // lowest e_max that group() can do, such that 2^(off + F - e_max) is a float and 2^(e_max - F) a
   // normal one; and off + F as a float's exponent field.
-  struct Reach { vi off[NV], lowest[NV], field[NV]; };
-  BITMMA_INLINE Reach reach(const Strip& x, i64 g) const {
-    Reach r;
-    for (int v = 0; v < NV; ++v) {
+  template <int nv> struct Reach { vi off[nv], lowest[nv], field[nv]; };
+  template <int nv> BITMMA_INLINE Reach<nv> reach(const Strip& x, i64 g) const {
+    Reach<nv> r;
+    for (int v = 0; v < nv; ++v) {
       vi off = load<vi>(x.top + v * W);
       if (x.col_scale) off += load<vi>(x.col_scale + g * columns + v * W) + x.row_scale[g];
       r.off[v] = off;
@@ -122,15 +122,15 @@ template <Rho rho> class Truncated {
   // is subnormal (taken for zero here; above the lowest e_max it is cut to zero anyway), Inf or NaN.
   // Constants come from memory (k_): compilers would rather compute them in the loop, where every
   // operation counts.
-  template <int L0, int sub0, bool careful>
-  BITMMA_INLINE void group(const Strip& x, i64 g, const Reach& reach, vf t[NV]) const {
+  template <int nv, int L0, int sub0, bool careful>
+  BITMMA_INLINE void group(const Strip& x, i64 g, const Reach<nv>& reach, vf t[nv]) const {
     const i64 L = L0 ? L0 : L_, sub = sub0 ? sub0 : sub_;
     const float *a = x.a + g * L, *b = x.b + g * L * columns;
     alignas(64) u8 near[columns];
     store(near, nearest(x.a4 + g * L, x.b1 + g * L * columns, L));
-    vi e_max[NV];
-    vf scale[NV];
-    for (int v = 0; v < NV; ++v) {
+    vi e_max[nv];
+    vf scale[nv];
+    for (int v = 0; v < nv; ++v) {
       vi d = widen(near + v * W), e = reach.off[v] - d;
       if (careful) e = d == 255 ? splat(-4096) : e;
       e_max[v] = max(max(e, c_exponent(t[v])), reach.lowest[v]);
@@ -138,14 +138,14 @@ template <Rho rho> class Truncated {
       if (careful) s = max(s, splat(1));  // far below: everything is cut to zero
       scale[v] = bits<vf>(s << 23);
     }
-    vi sum[NV] = {}, overflow[NV] = {};
-    cut_sum(a, b, std::min(sub, L), scale, sum);
+    vi sum[nv] = {}, overflow[nv] = {};
+    cut_sum<nv>(a, b, std::min(sub, L), scale, sum);
     for (i64 p = sub; p < L; p += sub) {
-      vi part[NV] = {};
-      cut_sum(a + p, b + p * columns, std::min(sub, L - p), scale, part);
-      for (int v = 0; v < NV; ++v) add_watched(sum[v], part[v], overflow[v]);
+      vi part[nv] = {};
+      cut_sum<nv>(a + p, b + p * columns, std::min(sub, L - p), scale, part);
+      for (int v = 0; v < nv; ++v) add_watched(sum[v], part[v], overflow[v]);
     }
-    for (int v = 0; v < NV; ++v) {
+    for (int v = 0; v < nv; ++v) {
       // c cut toward zero: its 24 bits shifted up to F places, then down by what e_max is above it.
       vu w = bits<vu>(t[v]);
       vi field = c_field(t[v]);
@@ -191,7 +191,7 @@ template <Rho rho> class Truncated {
     r = nothing ? vf{} : r;
     odd = odd & ~nothing & (vi)(field != 255);
     if (!any(odd)) return r;
-    vi d = widen(near + v * W), e = d == 255 ? splat(-4096) : reach(x, g).off[v] - d;
+    vi d = widen(near + v * W), e = d == 255 ? splat(-4096) : reach<NV>(x, g).off[v] - d;
     return again(x, g, v, max(e, c_term(c, d_lowest_, e_zero_).exponent), c, odd, r);
   }
 
@@ -199,7 +199,7 @@ template <Rho rho> class Truncated {
   __attribute__((noinline)) vf again(const Strip& x, i64 g, int v, vi e_max, vf c, vi which, vf r) const {
     i64 L = L_;
     const float *a = x.a + g * L, *b = x.b + g * L * columns + v * W;
-    vi off = reach(x, g).off[v];
+    vi off = reach<NV>(x, g).off[v];
     for (int l = 0; l < W; ++l) {
       if (which[l] >= 0) continue;
       int e = std::max(e_max[l], -900);
@@ -288,12 +288,12 @@ inline bool truncated_holds(const Spec& s) {
   return true;
 }
 
-inline void run_truncated(const Job& job) {
+inline void run_truncated(const Job& job, Again again) {
   // group() takes a subnormal f32 c for zero, which needs e_zero to lie below them.
   const Spec& s = *job.spec;
   bool wide = !fits_int32(s) || (s.d.width == 32 && s.e_zero > -127);
-  if (s.d.width == 16) Walk<Truncated<Rho::nearest_half>>(job, wide).run();
-  else Walk<Truncated<Rho::toward_zero>>(job, wide).run();
+  if (s.d.width == 16) each<Walk<Truncated<Rho::nearest_half>>>(again, job, wide);
+  else each<Walk<Truncated<Rho::toward_zero>>>(again, job, wide);
 }
 
 }  // namespace bitmma::BITMMA_ISA
