@@ -133,7 +133,7 @@ class ExactSumWalk {
         spans.assign(size_t(rows), Span{});
         for (i64 r = 0; r < rows; ++r) {
           rows_.wide_row(r, a_);
-          for (i64 p = 0; p < p1 - p0; ++p) spans[size_t(r)].add(a_.wide_exponent[size_t(r * rows_.stride() + p)]);
+          spans[size_t(r)] = span_of(&a_.wide_exponent[size_t(r * rows_.stride())], rows_.stride());
         }
         for (i64 j0 = 0; j0 < job_.N; j0 += columns) block(i0, rows, j0, p0, p1, spans);
       }
@@ -144,20 +144,34 @@ class ExactSumWalk {
   static constexpr i64 row_block = 256;
   struct Span {
     int low = 1 << 20, high = -(1 << 20);
-    void add(short e) { if (e > -4096) low = std::min<int>(low, e), high = std::max<int>(high, e); }
     int width() const { return high < low ? 0 : high - low; }
   };
+  static Span span_of(const short* e, i64 n) {
+    Span x;
+    for (i64 i = 0; i < n; ++i) {
+      x.low = std::min<int>(x.low, e[i] > -4096 ? e[i] : 1 << 20);
+      x.high = std::max<int>(x.high, e[i] > -4096 ? e[i] : -(1 << 20));
+    }
+    return x;
+  }
 
   void block(i64 i0, i64 rows, i64 j0, i64 p0, i64 p1, const std::vector<Span>& spans) {
     i64 cols = std::min<i64>(columns, job_.N - j0), n = p1 - p0;
     cols_.pack_panel(j0, cols, b_, false);
     cols_.wide_panel(b_);
     int widest_col = 0, lowest_col = 0;
-    {
-      Span span[columns];
-      for (i64 p = 0; p < n; ++p)
-        for (int j = 0; j < columns; ++j) span[j].add(b_.wide_exponent[size_t(p * columns + j)]);
-      for (const Span& x : span) widest_col = std::max(widest_col, x.width()), lowest_col = std::min(lowest_col, x.low);
+    for (int v = 0; v < columns / (2 * W); ++v) {
+      vs low = vs{} + short(20000), high = vs{} + short(-20000);
+      for (i64 p = 0; p < n; ++p) {
+        vs e = load<vs>(&b_.wide_exponent[size_t(p * columns + v * 2 * W)]), some = e > short(-4096);
+        low = min(low, (some & e) | (~some & short(20000)));
+        high = max(high, (some & e) | (~some & short(-20000)));
+      }
+      for (int l = 0; l < 2 * W; ++l)
+        if (high[l] >= low[l]) {
+          widest_col = std::max<int>(widest_col, high[l] - low[l]);
+          lowest_col = std::min<int>(lowest_col, low[l]);
+        }
     }
     Strip x{};
     x.groups = n / s_.L, x.b_wide = b_.wide_value.data();
@@ -177,7 +191,12 @@ class ExactSumWalk {
         int q = std::max(row.low + lowest_col - fraction, -1000);
         double limit = std::ldexp(1.0, 53 + q), grid = std::ldexp(1.0, std::clamp(-q, -1000, 1000));
         bool on_grid = row.low < 0 && q >= -149;
-        for (int j = 0; j < columns; ++j) on_grid &= std::trunc(double(c[j]) * grid) == double(c[j]) * grid;
+        vl off_grid{};
+        for (int h = 0; h < halves; ++h) {
+          vd y = to_double(load<hf>(c + h * D)) * splat(grid);
+          off_grid |= (vl)(truncate(y) != y);
+        }
+        on_grid &= !any(off_grid);
         if (!on_grid || !exact_chain<false>(x, c, limit)) {
           std::memcpy(c, before, sizeof c);
           exact_chain<true>(x, c, limit);
@@ -186,7 +205,12 @@ class ExactSumWalk {
         kernel_.carefully(x, c, redo);
       }
       const bool specials = a_.special[size_t(r)] || b_.special[0];
-      for (i64 j = 0; j < cols; ++j) {
+      bool check = specials || std::memchr(redo, 1, columns);
+      for (int v = 0; v < NV; ++v) {
+        vf now = load<vf>(c + v * W), old = load<vf>(before + v * W);
+        check |= any((vi)(now - now != 0.0f) | (vi)(old - old != 0.0f));
+      }
+      for (i64 j = 0; check && j < cols; ++j) {
         // Inf and NaN have no two-sum: whatever is not finite now is done again, by the rules.
         if (specials || redo[j] || !std::isfinite(c[j]) || !std::isfinite(before[j])) {
           if (before[j] != before[j]) { c[j] = before[j]; continue; }

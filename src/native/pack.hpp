@@ -24,17 +24,29 @@ constexpr i64 chunk_target = 128;
 
 inline bool narrow_range(const Format& f) { return f.max_exponent() - f.min_exponent() <= widest; }
 
-// Codes of `n` elements of a line, at positions pos[] (k, or -1 for a filled-up +0), to u32.
-inline void gather(const Mat& m, i64 line, const i64* pos, i64 n, int bytes, bool contiguous, u32* out) {
-  const u8* base = m.data + line * m.row;
-  if (contiguous && m.col == bytes) {
-    const u8* p = base + pos[0] * m.col;
-    if (bytes == 1) for (i64 i = 0; i < n; ++i) out[i] = p[i];
-    else if (bytes == 2) for (i64 i = 0; i < n; ++i) { u16 x; std::memcpy(&x, p + 2 * i, 2); out[i] = x; }
-    else std::memcpy(out, p, size_t(4 * n));
-    return;
+template <class T> BITMMA_INLINE u32 code_at(const u8* p) {
+  T x;
+  std::memcpy(&x, p, sizeof x);
+  return x;
+}
+// Codes of `n` elements of a line, at positions pos[] (k, or -1 for a filled-up +0), to u32, every
+// `spread` places of `out`.
+template <class T>
+inline void gather_as(const u8* base, i64 stride, const i64* pos, i64 n, bool contiguous, u32* out, i64 spread) {
+  if (contiguous && spread == 1 && stride == sizeof(T)) {
+    const u8* p = base + pos[0] * stride;
+    for (i64 i = 0; i < n; ++i) out[i] = code_at<T>(p + i * i64(sizeof(T)));
+  } else if (contiguous) {
+    const u8* p = base + pos[0] * stride;
+    for (i64 i = 0; i < n; ++i) out[i * spread] = code_at<T>(p + i * stride);
+  } else {
+    for (i64 i = 0; i < n; ++i) out[i * spread] = pos[i] < 0 ? 0 : code_at<T>(base + pos[i] * stride);
   }
-  for (i64 i = 0; i < n; ++i) out[i] = pos[i] < 0 ? 0 : u32(load_code(base + pos[i] * m.col, bytes));
+}
+inline void gather(const u8* base, i64 stride, int bytes, const i64* pos, i64 n, bool contiguous, u32* out, i64 spread = 1) {
+  if (bytes == 1) gather_as<u8>(base, stride, pos, n, contiguous, out, spread);
+  else if (bytes == 2) gather_as<u16>(base, stride, pos, n, contiguous, out, spread);
+  else gather_as<u32>(base, stride, pos, n, contiguous, out, spread);
 }
 
 // What decoding needs to know of a format of at most 32 bits.
@@ -135,7 +147,7 @@ class Operand {
         top = usable_top(top);
       }
       out.top[size_t(i)] = top;
-      vf scale = splat(std::ldexp(1.0f, -top));
+      vf scale = power(splat(-top));
       for (i64 p = 0; p < stride_; p += W) {
         vf v; vi dist;
         element(load<vu>(code + p), splat(top), scale, v, dist);
@@ -177,36 +189,29 @@ class Operand {
     out.wide.assign(columns, 0), out.special.assign(1, 0);
     out.wide_ready.assign(1, 0), out.special_ready.assign(1, 0);
     gather_panel();
-    vi special[NV] = {}, low[NV], high[NV];
-    for (int v = 0; v < NV; ++v) low[v] = splat(1 << 20), high[v] = splat(-(1 << 20));
+    vi special{};
     for (i64 p = 0; p < n_; ++p)
-      for (int v = 0; v < NV; ++v) {
-        vu c = load<vu>(&code_[size_t(p * columns + v * W)]);
-        special[v] |= dec_.special(c);
-        if (values && !narrow_) extremes(c, low[v], high[v]);
-      }
-    for (int v = 0; v < NV; ++v) out.special[0] |= any(special[v]);
+      for (int v = 0; v < used_; ++v) special |= dec_.special(panel_code(p, v));
+    out.special[0] = any(special);
     if (!values) return;
     out.value.resize(size_t(n_ * columns)), out.distance.resize(size_t(n_ * columns));
-    vf scale[NV]; vi top[NV];
-    for (int v = 0; v < NV; ++v)
-      for (int l = 0; l < W; ++l) {
-        i32 t = f_.max_exponent();
-        if (!narrow_) {
-          t = high[v][l];
-          out.wide[size_t(v * W + l)] = is_wide(low[v][l], t);
-          t = usable_top(t);
-        }
-        out.top[size_t(v * W + l)] = t;
-        top[v][l] = t, scale[v][l] = std::ldexp(1.0f, -t);
+    for (int v = 0; v < used_; ++v) {
+      vi top = splat(f_.max_exponent());
+      if (!narrow_) {
+        vi low = splat(1 << 20), high = splat(-(1 << 20));
+        for (i64 p = 0; p < n_; ++p) extremes(panel_code(p, v), low, high);
+        for (int l = 0; l < W; ++l) out.wide[size_t(v * W + l)] = is_wide(low[l], high[l]);
+        top = min(max(high, splat(-100)), splat(100));
       }
-    for (i64 p = 0; p < n_; ++p)
-      for (int v = 0; v < NV; ++v) {
+      store(&out.top[size_t(v * W)], top);
+      vf scale = power(-top);
+      for (i64 p = 0; p < n_; ++p) {
         vf x; vi dist;
-        element(load<vu>(&code_[size_t(p * columns + v * W)]), top[v], scale[v], x, dist);
+        element(panel_code(p, v), top, scale, x, dist);
         store(&out.value[size_t(p * columns + v * W)], x);
-        for (int l = 0; l < W; ++l) out.distance[size_t(p * columns + v * W + l)] = u8(dist[l]);
+        store_bytes(&out.distance[size_t(p * columns + v * W)], dist);
       }
+    }
   }
   void wide_panel(Packed& out) {
     if (out.wide_ready[0]) return;
@@ -249,6 +254,7 @@ class Operand {
   static constexpr i64 chunk_max = 4096 + 64;
 
  private:
+  BITMMA_INLINE vu panel_code(i64 p, int v) const { return load<vu>(&code_[size_t(p * columns + v * W)]); }
   BITMMA_INLINE void extremes(vu c, vi& low, vi& high) const {
     vi skip = dec_.is_zero(c) | dec_.special(c), e = dec_.exponents(c);
     low = min(low, (skip & (1 << 20)) | (~skip & e));
@@ -268,9 +274,8 @@ class Operand {
     vi none = dec_.special(c) | dec_.is_zero(c);
     vf v = bits<vf>(~none & bits<vi>(dec_.value(c)));
     vi e = (none & no_exponent) | (~none & dec_.exponents(c));
-    float fs[W]; i32 es[W];
-    store(fs, v), store(es, e);
-    for (int l = 0; l < W; ++l) value[l] = fs[l], exponent[l] = short(es[l]);
+    store(value, to_double(half(v, 0))), store(value + D, to_double(half(v, 1)));
+    store_shorts(exponent, e);
   }
   // Inf and NaN as they are, other numbers +-1, zeros 0: their products and sums are special exactly
   // where those of the numbers are by themselves.
@@ -293,28 +298,26 @@ class Operand {
     return bits<vf>((spec & s) | (~spec & y));
   }
   void gather_line(i64 line, u32* code) const {
-    gather(m_, line, pos_, n_, dec_.bytes, contiguous_, code);
+    gather(m_.data + line * m_.row, m_.col, dec_.bytes, pos_, n_, contiguous_, code);
     for (i64 p = n_; p < stride_; ++p) code[p] = 0;
   }
   void gather_panel() {
-    code_.assign(size_t(n_ * columns), 0);
-    const i64 c = m_.row;  // from one line to the next
-    if (c == dec_.bytes) {
+    used_ = int((count_ + W - 1) / W);
+    code_.resize(size_t(n_ * columns));
+    if (count_ < columns) std::fill(code_.begin(), code_.end(), 0);
+    const i64 across = m_.row;  // from one line to the next
+    if (across == dec_.bytes) {
+      static const i64 start = 0;  // lines of a row lie side by side
       for (i64 p = 0; p < n_; ++p) {
-        if (pos_[p] < 0) continue;
-        const u8* from = m_.at(first_, pos_[p]);
         u32* to = &code_[size_t(p * columns)];
-        if (dec_.bytes == 1) for (i64 j = 0; j < count_; ++j) to[j] = from[j];
-        else if (dec_.bytes == 2)
-          for (i64 j = 0; j < count_; ++j) { u16 x; std::memcpy(&x, from + 2 * j, 2); to[j] = x; }
-        else std::memcpy(to, from, size_t(4 * count_));
+        if (pos_[p] < 0) std::memset(to, 0, sizeof(u32) * columns);
+        else if (count_ == columns) gather(m_.at(first_, pos_[p]), across, dec_.bytes, &start, columns, true, to);
+        else gather(m_.at(first_, pos_[p]), across, dec_.bytes, &start, count_, true, to);
       }
       return;
     }
     for (i64 j = 0; j < count_; ++j)
-      for (i64 p = 0; p < n_; ++p)
-        if (pos_[p] >= 0)
-          code_[size_t(p * columns + j)] = u32(load_code(m_.at(first_ + j, pos_[p]), dec_.bytes));
+      gather(m_.data + (first_ + j) * m_.row, m_.col, dec_.bytes, pos_, n_, contiguous_, &code_[size_t(j)], columns);
   }
 
   Mat m_;
@@ -323,6 +326,7 @@ class Operand {
   const Layout& layout_;
   bool narrow_, contiguous_ = false;
   i64 p0_ = 0, n_ = 0, stride_ = 0, first_ = 0, count_ = 0;
+  int used_ = NV;  // vectors of a panel row that hold columns of the matrix
   const i64* pos_ = nullptr;
   std::vector<u32> code_;
 };

@@ -32,7 +32,6 @@ typedef short vs __attribute__((vector_size(4 * W)));  // int16, half a tile row
 // Half-width vectors, the other side of conversions between 32 and 64 bits.
 typedef float hf __attribute__((vector_size(2 * W)));
 typedef i32 hi __attribute__((vector_size(2 * W)));
-typedef short hs __attribute__((vector_size(W)));
 constexpr int D = W / 2;  // doubles of a vector
 
 template <class V, class T> BITMMA_INLINE V load(const T* p) { V v; std::memcpy(&v, p, sizeof v); return v; }
@@ -71,6 +70,15 @@ BITMMA_INLINE vs max(vs a, vs b) {
   return (vs)_mm256_max_epi16((__m256i)a, (__m256i)b);
 #else
   return a > b ? a : b;
+#endif
+}
+BITMMA_INLINE vs min(vs a, vs b) {
+#if defined(__AVX512BW__)
+  return (vs)_mm512_min_epi16((__m512i)a, (__m512i)b);
+#elif defined(__AVX2__)
+  return (vs)_mm256_min_epi16((__m256i)a, (__m256i)b);
+#else
+  return a < b ? a : b;
 #endif
 }
 BITMMA_INLINE vb minu(vb a, vb b) {
@@ -153,6 +161,22 @@ BITMMA_INLINE vi widen(const u8* p) {  // W bytes, zero-extended
   vi r;
   for (int i = 0; i < W; ++i) r[i] = p[i];
   return r;
+#endif
+}
+BITMMA_INLINE void store_bytes(u8* p, vi x) {  // of lanes 0..255
+#if defined(__AVX512F__)
+  _mm_storeu_si128((__m128i*)p, _mm512_cvtepi32_epi8((__m512i)x));
+#else
+  typedef u8 narrow __attribute__((vector_size(W)));
+  store(p, __builtin_convertvector(x, narrow));
+#endif
+}
+BITMMA_INLINE void store_shorts(short* p, vi x) {
+#if defined(__AVX512F__)
+  _mm256_storeu_si256((__m256i*)p, _mm512_cvtepi32_epi16((__m512i)x));
+#else
+  typedef short narrow __attribute__((vector_size(2 * W)));
+  store(p, __builtin_convertvector(x, narrow));
 #endif
 }
 // Toward zero whatever the rounding mode; callers keep |x| < 2^31.
