@@ -85,6 +85,48 @@ BITMMA_INLINE CTerm c_term(vf c, i32 lowest, i32 e_zero) {
   return t;
 }
 
+// Part of a row of C, or of what D has come to, as floats: both are f32 or f16 (see half_or_single).
+inline void load_c(const Job& job, i64 i, i64 j0, i64 cols, bool start, vf out[NV]) {
+  const Format& f = start ? job.spec->c : job.spec->d;
+  const Mat& m = start ? job.c : job.d;
+  if (!m.data) {
+    for (int v = 0; v < NV; ++v) out[v] = vf{};
+    return;
+  }
+  const u8* p = m.at(i, j0);
+  if (f.width == 32 && m.col == 4 && cols == columns) {
+    for (int v = 0; v < NV; ++v) out[v] = load<vf>(p + v * 4 * W);
+    return;
+  }
+  alignas(64) float c[columns] = {};
+  if (f.width == 32)
+    for (i64 j = 0; j < cols; ++j) std::memcpy(c + j, p + j * m.col, 4);
+  else
+    for (i64 j = 0; j < cols; ++j) c[j] = half_to_float(u32(load_code(p + j * m.col, 2)));
+  std::memcpy(out, c, sizeof c);
+}
+inline void store_c(const Job& job, i64 i, i64 j0, i64 cols, const vf in[NV]) {
+  const Spec& s = *job.spec;
+  u8* p = job.d.at(i, j0);
+  if (s.d.width == 16) {
+    alignas(64) float c[columns];
+    std::memcpy(c, in, sizeof c);
+    u32 nan = s.nan_ones ? 0x7FFFu : 0x7E00u;
+    for (i64 j = 0; j < cols; ++j)
+      store_code(p + j * job.d.col, 2, c[j] != c[j] ? nan : float_to_half(c[j]));
+    return;
+  }
+  vi w[NV], nan = splat(i32(s.nan_ones ? 0x7FFFFFFF : 0x7FC00000));
+  for (int v = 0; v < NV; ++v) w[v] = in[v] != in[v] ? nan : bits<vi>(in[v]);
+  if (job.d.col == 4 && cols == columns) {
+    for (int v = 0; v < NV; ++v) store(p + v * 4 * W, w[v]);
+    return;
+  }
+  alignas(64) u32 codes[columns];
+  std::memcpy(codes, w, sizeof codes);
+  for (i64 j = 0; j < cols; ++j) std::memcpy(p + j * job.d.col, codes + j, 4);
+}
+
 // ---- the walk over an output matrix ---------------------------------------------------------------
 
 // A kernel of a family says how one strip changes c, and which lanes it could not hold.
@@ -153,7 +195,7 @@ template <class Kernel> class Walk {
       i64 i = i0 + r;
       for (int v = 0; v < NV; ++v) store(top + v * W, load<vi>(&b_.top[size_t(v * W)]) + a_.top[size_t(r)]);
       vf c[NV];
-      load_c(i, j0, cols, p0 == 0, c);
+      load_c(job_, i, j0, cols, p0 == 0, c);
       bool wide = panel_wide || a_.wide[size_t(r)];
       if (Kernel::products_may_overflow && !(narrow_range(s_.a) && narrow_range(s_.b)) &&
           (wide || a_.top[size_t(r)] + highest_b >= 126) && overflows(r)) {
@@ -176,7 +218,7 @@ template <class Kernel> class Walk {
         else kernel_.template narrow<NV>(x, c);
       }
       if (special) apply_specials(i, r, j0, cols, p0, p1, row_nan, before, c);
-      store_c(i, j0, cols, c);
+      store_c(job_, i, j0, cols, c);
     }
   }
 
@@ -242,47 +284,6 @@ template <class Kernel> class Walk {
   float from_code(u64 code) const {
     return s_.d.width == 16 ? half_to_float(u32(code)) : bits<float>(u32(code));
   }
-  // C as floats: it is f32 or f16 (see half_or_single).
-  void load_c(i64 i, i64 j0, i64 cols, bool start, vf out[NV]) const {
-    const Format& f = start ? s_.c : s_.d;
-    const Mat& m = start ? job_.c : job_.d;
-    if (!m.data) {
-      for (int v = 0; v < NV; ++v) out[v] = vf{};
-      return;
-    }
-    const u8* p = m.at(i, j0);
-    if (f.width == 32 && m.col == 4 && cols == columns) {
-      for (int v = 0; v < NV; ++v) out[v] = load<vf>(p + v * 4 * W);
-      return;
-    }
-    alignas(64) float c[columns] = {};
-    if (f.width == 32)
-      for (i64 j = 0; j < cols; ++j) std::memcpy(c + j, p + j * m.col, 4);
-    else
-      for (i64 j = 0; j < cols; ++j) c[j] = half_to_float(u32(load_code(p + j * m.col, 2)));
-    std::memcpy(out, c, sizeof c);
-  }
-  void store_c(i64 i, i64 j0, i64 cols, const vf in[NV]) const {
-    u8* p = job_.d.at(i, j0);
-    if (s_.d.width == 16) {
-      alignas(64) float c[columns];
-      std::memcpy(c, in, sizeof c);
-      u32 nan = s_.nan_ones ? 0x7FFFu : 0x7E00u;
-      for (i64 j = 0; j < cols; ++j)
-        store_code(p + j * job_.d.col, 2, c[j] != c[j] ? nan : float_to_half(c[j]));
-      return;
-    }
-    vi w[NV], nan = splat(i32(s_.nan_ones ? 0x7FFFFFFF : 0x7FC00000));
-    for (int v = 0; v < NV; ++v) w[v] = in[v] != in[v] ? nan : bits<vi>(in[v]);
-    if (job_.d.col == 4 && cols == columns) {
-      for (int v = 0; v < NV; ++v) store(p + v * 4 * W, w[v]);
-      return;
-    }
-    alignas(64) u32 codes[columns];
-    std::memcpy(codes, w, sizeof codes);
-    for (i64 j = 0; j < cols; ++j) std::memcpy(p + j * job_.d.col, codes + j, 4);
-  }
-
   const Job& job_;
   const Spec& s_;
   Layout layout_;

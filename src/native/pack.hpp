@@ -49,49 +49,64 @@ inline void gather(const u8* base, i64 stride, int bytes, const i64* pos, i64 n,
   else gather_as<u32>(base, stride, pos, n, contiguous, out, spread);
 }
 
-// What decoding needs to know of a format of at most 32 bits.
-struct Decoder {
-  int dropped, mantissa, exponent, bias, bytes;
-  Specials specials;
-  u32 sign_mask, magnitude_mask;
-  explicit Decoder(const Format& f)
-      : dropped(f.dropped_bits), mantissa(f.mantissa_bits), exponent(f.exponent_bits), bias(f.bias),
-        bytes(f.bytes()), specials(f.specials),
-        sign_mask(f.has_sign ? 1u << (f.exponent_bits + f.mantissa_bits) : 0),
-        magnitude_mask((1u << (f.exponent_bits + f.mantissa_bits)) - 1) {}
+// Decoding codes of a format of at most 32 bits. `Self` has the format's numbers, as constants where
+// that is worth a specialisation (see with_decoder).
+template <class Self> struct Decoding {
+  BITMMA_INLINE const Self& f() const { return static_cast<const Self&>(*this); }
+  BITMMA_INLINE u32 magnitude_mask() const { return (1u << (f().exponent + f().mantissa)) - 1; }
+  BITMMA_INLINE u32 sign_mask() const { return f().has_sign ? 1u << (f().exponent + f().mantissa) : 0; }
+  BITMMA_INLINE vu magnitude(vu code) const { return (code >> f().dropped) & magnitude_mask(); }
 
   // Lanes with Inf or NaN: all ones.
   BITMMA_INLINE vi special(vu code) const {
-    code >>= dropped;
-    vu m = code & magnitude_mask;
-    switch (specials) {
-      case Specials::ieee: return (vi)(m >= ((1u << exponent) - 1) << mantissa);
-      case Specials::fn: return (vi)(m == magnitude_mask);
-      case Specials::fnuz: return (vi)(code == sign_mask);
+    vu m = magnitude(code);
+    switch (f().specials) {
+      case Specials::ieee: return (vi)(m >= ((1u << f().exponent) - 1) << f().mantissa);
+      case Specials::fn: return (vi)(m == magnitude_mask());
+      case Specials::fnuz: return (vi)(code >> f().dropped == sign_mask());
       default: return vi{};
     }
   }
   // Exponents of the unnormalised numbers; zeros and specials get what their fields say.
   BITMMA_INLINE vi exponents(vu code) const {
-    vu field = ((code >> dropped) & magnitude_mask) >> mantissa;
-    return max((vi)field, splat(1)) - bias;
+    return max((vi)(magnitude(code) >> f().mantissa), splat(1)) - f().bias;
   }
-  BITMMA_INLINE vi is_zero(vu code) const { return (vi)(((code >> dropped) & magnitude_mask) == 0); }
+  BITMMA_INLINE vi is_zero(vu code) const { return (vi)(magnitude(code) == 0); }
   // The finite number as a float; zeros keep their sign. Exact for every format of up to 24 bits'
   // significand and f32's exponents.
   BITMMA_INLINE vf value(vu code) const {
-    code >>= dropped;
-    vu m = code & magnitude_mask;
-    vu sign = (code & sign_mask) << (31 - exponent - mantissa);
-    if (!sign_mask) sign = vu{};
-    vu normal = (m << (23 - mantissa)) + (u32(127 - bias) << 23);
-    if (bias == 127) return bits<vf>(normal | sign);  // subnormals are subnormal floats
-    vf small = to_float((vi)m) * bits<float>(u32(128 - bias - mantissa) << 23);
-    vi is_small = (vi)(m < (1u << mantissa));
-    vu f = ((vu)is_small & bits<vu>(small)) | (~(vu)is_small & normal);
-    return bits<vf>(f | sign);
+    vu m = magnitude(code);
+    vu sign = ((code >> f().dropped) & sign_mask()) << (31 - f().exponent - f().mantissa);
+    vu normal = (m << (23 - f().mantissa)) + (u32(127 - f().bias) << 23);
+    if (f().bias == 127) return bits<vf>(normal | sign);  // subnormals are subnormal floats
+    vf small = to_float((vi)m) * bits<float>(u32(128 - f().bias - f().mantissa) << 23);
+    vu x = m < (1u << f().mantissa) ? bits<vu>(small) : normal;
+    return bits<vf>(x | sign);
   }
 };
+struct Decoder : Decoding<Decoder> {
+  int mantissa, exponent, bias, dropped, has_sign, bytes;
+  Specials specials;
+  explicit Decoder(const Format& x)
+      : mantissa(x.mantissa_bits), exponent(x.exponent_bits), bias(x.bias), dropped(x.dropped_bits),
+        has_sign(x.has_sign), bytes(x.bytes()), specials(x.specials) {}
+};
+template <int E, int M, int B, Specials S, int Dropped = 0>
+struct FixedDecoder : Decoding<FixedDecoder<E, M, B, S, Dropped>> {
+  static constexpr int exponent = E, mantissa = M, bias = B, dropped = Dropped, has_sign = 1;
+  static constexpr Specials specials = S;
+};
+template <class Each> void with_decoder(const Decoder& d, Each each) {
+  auto is = [&](int e, int m, int b, Specials s, int dropped) {
+    return d.has_sign && d.exponent == e && d.mantissa == m && d.bias == b && d.specials == s && d.dropped == dropped;
+  };
+  if (is(5, 10, 15, Specials::ieee, 0)) each(FixedDecoder<5, 10, 15, Specials::ieee>{});
+  else if (is(8, 7, 127, Specials::ieee, 0)) each(FixedDecoder<8, 7, 127, Specials::ieee>{});
+  else if (is(8, 10, 127, Specials::ieee, 13)) each(FixedDecoder<8, 10, 127, Specials::ieee, 13>{});
+  else if (is(4, 3, 7, Specials::fn, 0)) each(FixedDecoder<4, 3, 7, Specials::fn>{});
+  else if (is(5, 2, 15, Specials::ieee, 0)) each(FixedDecoder<5, 2, 15, Specials::ieee>{});
+  else each(d);
+}
 
 // One operand's chunk: `lines` lines of `n` elements, in one of two orders.
 struct Packed {
@@ -128,33 +143,37 @@ class Operand {
     out.wide.assign(size_t(count), 0), out.special.assign(size_t(count), 0);
     out.wide_ready.assign(size_t(count), 0), out.special_ready.assign(size_t(count), 0);
     if (values) out.value.resize(size_t(count * stride_)), out.distance4.resize(size_t(count * stride_));
-    alignas(64) u32 code[chunk_max];
-    for (i64 i = 0; i < count; ++i) {
-      gather_line(i0 + i, code);
-      vi special{}, low = splat(1 << 20), high = splat(-(1 << 20));
-      for (i64 p = 0; p < stride_; p += W) {
-        vu c = load<vu>(code + p);
-        special |= dec_.special(c);
-        if (values && !narrow_) extremes(c, low, high);
+    with_decoder(dec_, [&](const auto& dec) {
+      alignas(64) u32 code[chunk_max];
+      for (i64 i = 0; i < count; ++i) {
+        gather_line(i0 + i, code);
+        vi special{}, low = splat(1 << 20), high = splat(-(1 << 20));
+        for (i64 p = 0; p < stride_; p += W) {
+          vu c = load<vu>(code + p);
+          special |= dec.special(c);
+          if (values && !narrow_) extremes(dec, c, low, high);
+        }
+        out.special[size_t(i)] = any(special);
+        if (!values) continue;
+        i32 top = f_.max_exponent();
+        if (!narrow_) {
+          i32 lowest = 1 << 20;
+          top = -(1 << 20);
+          for (int l = 0; l < W; ++l) lowest = std::min(lowest, low[l]), top = std::max(top, high[l]);
+          out.wide[size_t(i)] = is_wide(lowest, top);
+          top = usable_top(top);
+        }
+        out.top[size_t(i)] = top;
+        vf scale = power(splat(-top));
+        for (i64 p = 0; p < stride_; p += W) {
+          vf v;
+          vi dist;
+          element(dec, load<vu>(code + p), splat(top), scale, v, dist);
+          store(&out.value[size_t(i * stride_ + p)], v);
+          store(&out.distance4[size_t(i * stride_ + p)], (vu)dist * 0x01010101u);
+        }
       }
-      out.special[size_t(i)] = any(special);
-      if (!values) continue;
-      i32 top = f_.max_exponent();
-      if (!narrow_) {
-        i32 lowest = 1 << 20; top = -(1 << 20);
-        for (int l = 0; l < W; ++l) lowest = std::min(lowest, low[l]), top = std::max(top, high[l]);
-        out.wide[size_t(i)] = is_wide(lowest, top);
-        top = usable_top(top);
-      }
-      out.top[size_t(i)] = top;
-      vf scale = power(splat(-top));
-      for (i64 p = 0; p < stride_; p += W) {
-        vf v; vi dist;
-        element(load<vu>(code + p), splat(top), scale, v, dist);
-        store(&out.value[size_t(i * stride_ + p)], v);
-        store(&out.distance4[size_t(i * stride_ + p)], (vu)dist * 0x01010101u);
-      }
-    }
+    });
   }
   const double* wide_row(i64 i, Packed& out) {
     if (!out.wide_ready[size_t(i)]) {
@@ -163,9 +182,11 @@ class Operand {
       if (out.wide_value.size() < need) out.wide_value.resize(need), out.wide_exponent.resize(need);
       alignas(64) u32 code[chunk_max];
       gather_line(first_ + i, code);
-      for (i64 p = 0; p < stride_; p += W)
-        wide_elements(load<vu>(code + p), &out.wide_value[size_t(i * stride_ + p)],
-                      &out.wide_exponent[size_t(i * stride_ + p)]);
+      with_decoder(dec_, [&](const auto& dec) {
+        for (i64 p = 0; p < stride_; p += W)
+          wide_elements(dec, load<vu>(code + p), &out.wide_value[size_t(i * stride_ + p)],
+                        &out.wide_exponent[size_t(i * stride_ + p)]);
+      });
     }
     return &out.wide_value[size_t(i * stride_)];
   }
@@ -189,36 +210,40 @@ class Operand {
     out.wide.assign(columns, 0), out.special.assign(1, 0);
     out.wide_ready.assign(1, 0), out.special_ready.assign(1, 0);
     gather_panel();
-    vi special{};
-    for (i64 p = 0; p < n_; ++p)
-      for (int v = 0; v < used_; ++v) special |= dec_.special(panel_code(p, v));
-    out.special[0] = any(special);
-    if (!values) return;
-    out.value.resize(size_t(n_ * columns)), out.distance.resize(size_t(n_ * columns));
-    for (int v = 0; v < used_; ++v) {
-      vi top = splat(f_.max_exponent());
-      if (!narrow_) {
-        vi low = splat(1 << 20), high = splat(-(1 << 20));
-        for (i64 p = 0; p < n_; ++p) extremes(panel_code(p, v), low, high);
-        for (int l = 0; l < W; ++l) out.wide[size_t(v * W + l)] = is_wide(low[l], high[l]);
-        top = min(max(high, splat(-100)), splat(100));
+    if (values) out.value.resize(size_t(n_ * columns)), out.distance.resize(size_t(n_ * columns));
+    with_decoder(dec_, [&](const auto& dec) {
+      vi special{};
+      for (i64 p = 0; p < n_; ++p)
+        for (int v = 0; v < used_; ++v) special |= dec.special(panel_code(p, v));
+      out.special[0] = any(special);
+      for (int v = 0; values && v < used_; ++v) {
+        vi top = splat(f_.max_exponent());
+        if (!narrow_) {
+          vi low = splat(1 << 20), high = splat(-(1 << 20));
+          for (i64 p = 0; p < n_; ++p) extremes(dec, panel_code(p, v), low, high);
+          for (int l = 0; l < W; ++l) out.wide[size_t(v * W + l)] = is_wide(low[l], high[l]);
+          top = min(max(high, splat(-100)), splat(100));
+        }
+        store(&out.top[size_t(v * W)], top);
+        vf scale = power(-top);
+        for (i64 p = 0; p < n_; ++p) {
+          vf x;
+          vi dist;
+          element(dec, panel_code(p, v), top, scale, x, dist);
+          store(&out.value[size_t(p * columns + v * W)], x);
+          store_bytes(&out.distance[size_t(p * columns + v * W)], dist);
+        }
       }
-      store(&out.top[size_t(v * W)], top);
-      vf scale = power(-top);
-      for (i64 p = 0; p < n_; ++p) {
-        vf x; vi dist;
-        element(panel_code(p, v), top, scale, x, dist);
-        store(&out.value[size_t(p * columns + v * W)], x);
-        store_bytes(&out.distance[size_t(p * columns + v * W)], dist);
-      }
-    }
+    });
   }
   void wide_panel(Packed& out) {
     if (out.wide_ready[0]) return;
     out.wide_ready[0] = 1;
     out.wide_value.resize(size_t(n_ * columns)), out.wide_exponent.resize(size_t(n_ * columns));
-    for (i64 p = 0; p < n_ * columns; p += W)
-      wide_elements(load<vu>(&code_[size_t(p)]), &out.wide_value[size_t(p)], &out.wide_exponent[size_t(p)]);
+    with_decoder(dec_, [&](const auto& dec) {
+      for (i64 p = 0; p < n_ * columns; p += W)
+        wide_elements(dec, load<vu>(&code_[size_t(p)]), &out.wide_value[size_t(p)], &out.wide_exponent[size_t(p)]);
+    });
   }
   void special_panel(Packed& out) {
     if (out.special_ready[0]) return;
@@ -255,8 +280,8 @@ class Operand {
 
  private:
   BITMMA_INLINE vu panel_code(i64 p, int v) const { return load<vu>(&code_[size_t(p * columns + v * W)]); }
-  BITMMA_INLINE void extremes(vu c, vi& low, vi& high) const {
-    vi skip = dec_.is_zero(c) | dec_.special(c), e = dec_.exponents(c);
+  template <class Dec> BITMMA_INLINE static void extremes(const Dec& dec, vu c, vi& low, vi& high) {
+    vi skip = dec.is_zero(c) | dec.special(c), e = dec.exponents(c);
     low = min(low, (skip & (1 << 20)) | (~skip & e));
     high = max(high, (skip & -(1 << 20)) | (~skip & e));
   }
@@ -265,15 +290,17 @@ class Operand {
   }
   static i32 usable_top(i32 top) { return std::clamp(top, -100, 100); }
 
-  BITMMA_INLINE void element(vu c, vi top, vf scale, vf& v, vi& dist) const {
-    vi none = dec_.special(c) | dec_.is_zero(c);
-    v = bits<vf>(~none & bits<vi>(dec_.value(c) * scale));
-    dist = (none & 255) | (~none & min(top - dec_.exponents(c), splat(254)));
+  template <class Dec>
+  BITMMA_INLINE static void element(const Dec& dec, vu c, vi top, vf scale, vf& v, vi& dist) {
+    vi none = dec.special(c) | dec.is_zero(c);
+    v = none ? vf{} : dec.value(c) * scale;
+    dist = none ? splat(255) : min(top - dec.exponents(c), splat(254));
   }
-  BITMMA_INLINE void wide_elements(vu c, double* value, short* exponent) const {
-    vi none = dec_.special(c) | dec_.is_zero(c);
-    vf v = bits<vf>(~none & bits<vi>(dec_.value(c)));
-    vi e = (none & no_exponent) | (~none & dec_.exponents(c));
+  template <class Dec>
+  BITMMA_INLINE static void wide_elements(const Dec& dec, vu c, double* value, short* exponent) {
+    vi none = dec.special(c) | dec.is_zero(c);
+    vf v = none ? vf{} : dec.value(c);
+    vi e = none ? splat(no_exponent) : dec.exponents(c);
     store(value, to_double(half(v, 0))), store(value + D, to_double(half(v, 1)));
     store_shorts(exponent, e);
   }
@@ -290,7 +317,7 @@ class Operand {
   BITMMA_INLINE vf ieee(vu c) const {
     vi spec = dec_.special(c);
     vi y = bits<vi>(dec_.value(c));
-    vu m = (c >> dec_.dropped) & dec_.magnitude_mask;
+    vu m = dec_.magnitude(c);
     vi nan = spec;
     if (dec_.specials == Specials::ieee)
       nan = (vi)(m > ((1u << dec_.exponent) - 1) << dec_.mantissa);
