@@ -17,6 +17,7 @@ import argparse
 import contextlib
 import faulthandler
 import json
+import math
 import os
 import subprocess
 import sys
@@ -35,7 +36,7 @@ from bitmma import _native, formats
 
 CALLS_OF_A_CHILD = 3_000
 SECONDS_OF_A_CHILD = 60  # many times what they take
-WORK = 1 << 22  # products of one call, filled-up ones included
+WORK = 1 << 23  # products of one call, filled-up ones included
 MEMORY = 4 << 30  # address space of a child
 SPEC_HEAD = 12  # fields before part_of, see read_spec in src/native/module.cpp
 PERIOD, FORMAT_FIELDS = 10, 7
@@ -97,13 +98,13 @@ def meaning(spec: Sequence[int]) -> Meaning | None:
     return Meaning(tuple(spec[at + 3 :: FORMAT_FIELDS]), spec[9], step, block)
 
 
-def too_much_work(m: Meaning, M: int, N: int, K: int) -> bool:
+def too_much_work(m: Meaning, items: int, M: int, N: int, K: int) -> bool:
     """Valid calls of any size are allowed and would only take long."""
     if not (1 <= m.group <= 4096 and 1 <= m.step <= 1 << 30):
         return False  # refused
     padded = -(-m.step // m.group) * m.group
     total = max(1, -(-K // m.step)) * padded
-    return total < 1 << 61 and (total * (M + 64) * (N + 64) > WORK * 64 or padded > 1 << 15)
+    return total < 1 << 61 and (total * (M + 16) * (N + 16) * items > WORK or padded > 1 << 15)
 
 
 # --- arrays ---------------------------------------------------------------------------------------
@@ -132,12 +133,13 @@ def place(rng: Rng, codes: Any, notes: list[str]) -> Any:
         case "backward":
             back = (slice(None, None, -1),) * codes.ndim
             return np.ascontiguousarray(codes[back])[back]
-        case "gaps" | "inside" if codes.ndim:
-            room = tuple(2 * n + 3 for n in codes.shape)
+        case "gaps" | "inside":
+            step = [1] * (codes.ndim - 2) + [2 if kind == "gaps" else 1] * 2
+            room = [n * by + 2 for n, by in zip(codes.shape, step, strict=True)]
             big = rng.integers(0, 255, (*room, codes.itemsize), dtype=np.uint8)
             big = big.reshape(*room[:-1], -1).view(codes.dtype)
-            step = 2 if kind == "gaps" else 1
-            view = big[tuple(slice(1, 1 + n * step, step) for n in codes.shape)]
+            ends = zip(codes.shape, step, strict=True)
+            view = big[tuple(slice(1, 1 + n * by, by) for n, by in ends)]
             view[...] = codes
             return view
         case "unaligned":
@@ -204,11 +206,11 @@ def draw_call(rng: Rng) -> Call | None:
     K = int(pick(rng, (0, 1, unit.k, unit.k, unit.k + 1, 2 * unit.k, 100)))
     if chance(rng, 0.02):
         K = 1 << 61  # as a repeated element; read_spec's widths still hold
-    if too_much_work(m, M, N, K):
-        return None
     lead = tuple(int(pick(rng, (0, 1, 2, 3))) for _ in range(int(pick(rng, (0, 0, 0, 1, 2, 5)))))
     if len(lead) > 2:
         M, N = min(M, 3), min(N, 3)
+    if too_much_work(m, math.prod(lead), M, N, K):
+        return None
     blocks = -(-K // m.block) if 0 < m.block <= 1 << 30 else 0
     shapes = ((M, K), (K, N), (M, N), (M, N), (M, blocks), (blocks, N))
     of = (0, 1, 2, 3, 4, 4)  # whose format each array has

@@ -384,13 +384,16 @@ def test_ctrl_c_leaves_nothing() -> None:
         [*BITMMA, "matmul", *F16, "a.npy", "b.npy", "-o", "d.npy"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    deadline = time.monotonic() + 60
-    while not [p for p in os.listdir() if p.endswith(".part")]:
-        assert time.monotonic() < deadline and child.poll() is None
-        time.sleep(0.01)
-    time.sleep(0.3)
-    child.send_signal(signal.SIGINT)
-    out, err = child.communicate(timeout=120)
+    try:
+        deadline = time.monotonic() + 60
+        while not [p for p in os.listdir() if p.endswith(".part")]:
+            assert time.monotonic() < deadline and child.poll() is None
+            time.sleep(0.01)
+        time.sleep(0.3)
+        child.send_signal(signal.SIGINT)
+        out, err = child.communicate(timeout=120)
+    finally:
+        child.kill()  # one that did not heed it would compute for an hour
     assert (child.returncode, out, err) == (130, "", "")
     assert sorted(os.listdir()) == ["a.npy", "b.npy", "d.npy"]
     assert Path("d.npy").read_text() == "old"

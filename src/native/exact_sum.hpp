@@ -120,12 +120,10 @@ class ExactSumWalk {
   }
   void run() {
     rows_.read(job_.a), cols_.read(job_.b.transposed());
-    std::vector<i64>& pos = pos_;
-    pos.resize(size_t(std::min(chunk_, layout_.total)));
     for (i64 p0 = 0; p0 < layout_.total; p0 += chunk_) {
       i64 p1 = std::min(layout_.total, p0 + chunk_);
-      for (i64 p = p0; p < p1; ++p) pos[size_t(p - p0)] = layout_.position(p);
-      rows_.set_chunk(p0, p1, pos.data(), false), cols_.set_chunk(p0, p1, pos.data(), false);
+      bool contiguous = layout_.positions(p0, p1, pos_);
+      rows_.set_chunk(p0, p1, pos_.data(), contiguous), cols_.set_chunk(p0, p1, pos_.data(), contiguous);
       for (i64 i0 = 0; i0 < job_.M; i0 += row_block) {
         i64 rows = std::min<i64>(row_block, job_.M - i0);
         rows_.pack_rows(i0, rows, a_, false);

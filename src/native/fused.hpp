@@ -144,17 +144,10 @@ template <class Kernel> class Walk {
 
   void run() {
     rows_.read(job_.a), cols_.read(job_.b.transposed());
-    std::vector<i64>& pos = pos_;
-    pos.resize(size_t(std::min(chunk_, layout_.total)));
     for (i64 p0 = 0; p0 < layout_.total; p0 += chunk_) {
       i64 p1 = std::min(layout_.total, p0 + chunk_);
-      bool contiguous = true;
-      for (i64 p = p0; p < p1; ++p) {
-        pos[size_t(p - p0)] = layout_.position(p);
-        contiguous &= pos[size_t(p - p0)] == pos[0] + p - p0;
-      }
-      contiguous &= pos[0] >= 0;
-      rows_.set_chunk(p0, p1, pos.data(), contiguous), cols_.set_chunk(p0, p1, pos.data(), contiguous);
+      bool contiguous = layout_.positions(p0, p1, pos_);
+      rows_.set_chunk(p0, p1, pos_.data(), contiguous), cols_.set_chunk(p0, p1, pos_.data(), contiguous);
       for (i64 i0 = 0; i0 < job_.M; i0 += row_block) {
         i64 rows = std::min(row_block, job_.M - i0);
         rows_.pack_rows(i0, rows, a_, !always_wide_);

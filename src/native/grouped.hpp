@@ -11,7 +11,8 @@ class Grouped {
   explicit Grouped(const Job& job)
       : job_(job), s_(*job.spec), layout_(s_, job.K), quads_(s_.G / 4), words_((s_.G + 31) / 32),
         per_step_(s_.L / s_.G), e_zero_(std::max(s_.e_zero, -900)),
-        mask_(i32(~0u << (23 - std::min(s_.mantissa_bits, 23)))) {
+        mask_(i32(~0u << (23 - std::min(s_.mantissa_bits, 23)))),
+        usual_(quads_ == 4 && per_step_ == 4) {
     i64 unit = layout_.padded_step > 4096 ? s_.L : layout_.padded_step;
     chunk_ = std::max<i64>(1, 512 / unit) * unit;
   }
@@ -21,8 +22,8 @@ class Grouped {
       start_ = p0 == 0;
       n_ = std::min(layout_.total, p0 + chunk_) - p0;
       groups_ = n_ / s_.G;
-      pos_.resize(size_t(n_)), block_.resize(size_t(groups_));
-      for (i64 p = 0; p < n_; ++p) pos_[size_t(p)] = layout_.position(p0 + p);
+      layout_.positions(p0, p0 + n_, pos_);
+      block_.resize(size_t(groups_));
       if (s_.block)
         for (i64 g = 0; g < groups_; ++g) block_[size_t(g)] = layout_.scale_block(p0 + g * s_.G, s_.block);
       for (i64 i0 = 0; i0 < job_.M; i0 += row_block) {
@@ -114,11 +115,11 @@ class Grouped {
   BITMMA_INLINE static vi pair_sum(vi x) { return ((vi)((vu)x << 16) >> 16) + (x >> 16); }
 
   // The dot product of a group in units of 1/4, for one vector of columns.
-  BITMMA_INLINE vi dot(const u32* a, const u32* b) const {
+  template <class Shape> BITMMA_INLINE static vi dot(Shape shape, const u32* a, const u32* b) {
     vi sum{};
-    for (i64 q0 = 0; q0 < quads_; q0 += 32) {  // an int16 holds 56 of them
+    for (i64 q0 = 0; q0 < shape.quads; q0 += 32) {  // an int16 holds 56 of them
       vi part{};
-      for (i64 q = q0; q < std::min(quads_, q0 + 32); ++q) part = add16(part, dot4(a[q], load<vi>(b + q * columns)));
+      for (i64 q = q0; q < std::min(shape.quads, q0 + 32); ++q) part = add16(part, dot4(a[q], load<vi>(b + q * columns)));
       sum += pair_sum(part);
     }
     return sum;
@@ -129,21 +130,29 @@ class Grouped {
     load_c(job_, i, j0, cols, start_, c);
     for (int v = 0; v < NV && v * W < cols; ++v)
       for (i64 step = 0; step < groups_ / per_step_; ++step)
-        c[v] = fused(r, v, step, start_ && step == 0 && s_.c.width == 16 ? -14 : -126, c[v]);
+{
+        const i32 lowest = start_ && step == 0 && s_.c.width == 16 ? -14 : -126;
+        c[v] = usual_ ? fused(Usual{}, r, v, step, lowest, c[v])
+                      : fused(Any{quads_, words_, per_step_}, r, v, step, lowest, c[v]);
+      }
     for (i64 j = 0; j < cols; ++j)
       if (a_.nan[size_t(r)] || b_.nan[size_t(j)]) c[j / W][j % W] = NAN;
     store_c(job_, i, j0, cols, c);
   }
 
-  BITMMA_INLINE vf fused(i64 r, int v, i64 step, i32 lowest, vf c) const {
-    const i64 g0 = step * per_step_;
+  // How a step divides: four groups of 16 in the catalogue, known to the compiler.
+  struct Usual { static constexpr i64 quads = 4, words = 1, per_step = 4; };
+  struct Any { i64 quads, words, per_step; };
+
+  template <class Shape> BITMMA_INLINE vf fused(Shape shape, i64 r, int v, i64 step, i32 lowest, vf c) const {
+    const i64 g0 = step * shape.per_step;
     vi e[8], e_max = c_term(c, lowest, e_zero_).exponent;
-    for (i64 u = 0; u < per_step_; ++u) {
+    for (i64 u = 0; u < shape.per_step; ++u) {
       const i64 g = g0 + u;
       vi some{};
-      for (i64 w = 0; w < words_; ++w)
-        some |= load<vi>(&b_.nonzero[size_t((g * words_ + w) * columns + v * W)]) &
-                i32(a_.nonzero[size_t((r * groups_ + g) * words_ + w)]);
+      for (i64 w = 0; w < shape.words; ++w)
+        some |= load<vi>(&b_.nonzero[size_t((g * shape.words + w) * columns + v * W)]) &
+                i32(a_.nonzero[size_t((r * groups_ + g) * shape.words + w)]);
       e[u] = load<vi>(&b_.exponent[size_t(g * columns + v * W)]) + a_.exponent[size_t(r * groups_ + g)];
       e_max = max(e_max, some == 0 ? splat(e_zero_) : e[u]);
     }
@@ -152,9 +161,9 @@ class Grouped {
     vd sum[2];
     for (int h = 0; h < 2; ++h)
       sum[h] = truncate(to_double(half(c, h)) * from_field(half((s_.F + 1023) - e_max, h)));
-    for (i64 u = 0; u < per_step_; ++u) {
+    for (i64 u = 0; u < shape.per_step; ++u) {
       const i64 g = g0 + u;
-      vi p = dot(&a_.quad[size_t(r * (n_ / 4) + g * quads_)], &b_.quad[size_t(g * quads_ * columns + v * W)]) -
+      vi p = dot(shape, &a_.quad[size_t(r * (n_ / 4) + g * shape.quads)], &b_.quad[size_t(g * shape.quads * columns + v * W)]) -
              load<vi>(&correction_[size_t(g * columns + v * W)]);
       vf f = load<vf>(&b_.factor[size_t(g * columns + v * W)]) * splat(a_.factor[size_t(r * groups_ + g)]);
       vf t = to_float(p) * f;  // an integer below 2^13 times 8 bits: exact
@@ -180,7 +189,7 @@ class Grouped {
   Layout layout_;
   i64 quads_, words_, per_step_;
   i32 e_zero_, mask_;
-  bool start_ = true;
+  bool usual_, start_ = true;
   i64 chunk_, n_ = 0, groups_ = 0;
   std::vector<i64> pos_, block_;
   Lines a_, b_;

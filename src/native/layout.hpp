@@ -1,5 +1,7 @@
 // How codes are read and in which order: shared by the exact evaluator and the vector kernels.
 #pragma once
+#include <vector>
+
 #include "spec.hpp"
 
 namespace bitmma::BITMMA_ISA {
@@ -51,6 +53,16 @@ struct Layout {
     i64 r = in_step / group * group + order[in_step % group];
     i64 k = p / padded_step * step + r;
     return r < step && k < K ? k : -1;
+  }
+  // The k of positions [p0, p1); true if they are a plain range.
+  bool positions(i64 p0, i64 p1, std::vector<i64>& out) const {
+    out.resize(size_t(p1 - p0));
+    bool contiguous = true;
+    for (i64 p = p0; p < p1; ++p) {
+      i64 k = out[size_t(p - p0)] = position(p);
+      contiguous &= k >= 0 && k == out[0] + p - p0;
+    }
+    return contiguous;
   }
   // The unpermuted index of a padded position, which decides the block of its scale.
   i64 scale_block(i64 p, int block) const {

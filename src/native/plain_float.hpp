@@ -48,79 +48,6 @@ template <class T> struct Tile {
   }
 };
 
-// T is float or double, V its vector. `Ops` says how an operand becomes a T and what one step does.
-template <class T, class V, class Ops> class FloatWalk {
- public:
-  explicit FloatWalk(const Job& job)
-      : job_(job), s_(*job.spec), layout_(s_, job.K), ops_(s_) {
-    i64 unit = layout_.padded_step > 4096 ? s_.group : layout_.padded_step;
-    chunk_ = std::max<i64>(1, 256 / unit) * unit;
-  }
-  void run() {
-    for (i64 p0 = 0; p0 < layout_.total; p0 += chunk_) {
-      p0_ = p0, n_ = std::min(layout_.total, p0 + chunk_) - p0;
-      pos_.resize(size_t(n_));
-      for (i64 p = 0; p < n_; ++p) pos_[size_t(p)] = layout_.position(p0 + p);
-      for (i64 i0 = 0; i0 < job_.M; i0 += row_block) {
-        i64 rows = std::min(row_block, job_.M - i0);
-        a_.resize(size_t(rows * n_));
-        for (i64 r = 0; r < rows; ++r)
-          for (i64 p = 0; p < n_; ++p)
-            a_[size_t(r * n_ + p)] = pos_[size_t(p)] < 0 ? T(0) : ops_.a(job_.a.at(i0 + r, pos_[size_t(p)]));
-        for (i64 j0 = 0; j0 < job_.N; j0 += width) block(i0, rows, j0);
-      }
-    }
-  }
-
- private:
-  static constexpr int width = Tile<T>::width, lanes = Tile<T>::lanes;
-  static constexpr i64 row_block = 128;
-  static constexpr int at_once = sizeof(vf) == 64 ? 6 : 3;  // rows whose c stays in registers
-
-  void block(i64 i0, i64 rows, i64 j0) {
-    i64 cols = std::min<i64>(width, job_.N - j0);
-    b_.assign(size_t(n_ * width), T(0));
-    if (job_.b.col <= job_.b.row) {
-      for (i64 p = 0; p < n_; ++p)
-        for (i64 j = 0; pos_[size_t(p)] >= 0 && j < cols; ++j)
-          b_[size_t(p * width + j)] = ops_.b(job_.b.at(pos_[size_t(p)], j0 + j));
-    } else {
-      for (i64 j = 0; j < cols; ++j)
-        for (i64 p = 0; p < n_; ++p)
-          if (pos_[size_t(p)] >= 0) b_[size_t(p * width + j)] = ops_.b(job_.b.at(pos_[size_t(p)], j0 + j));
-    }
-    i64 r = 0;
-    for (; r + at_once <= rows; r += at_once) strip<at_once>(i0, r, j0, cols);
-    for (; r < rows; ++r) strip<1>(i0, r, j0, cols);
-  }
-  template <int R> void strip(i64 i0, i64 r, i64 j0, i64 cols) {
-    V c[R][NV];
-    alignas(64) T buffer[width];
-    for (int i = 0; i < R; ++i) {
-      Tile<T>::load_c(job_, i0 + r + i, j0, cols, p0_ == 0, buffer);
-      for (int v = 0; v < NV; ++v) c[i][v] = load<V>(buffer + v * lanes);
-    }
-    const T* a[R];
-    for (int i = 0; i < R; ++i) a[i] = &a_[size_t((r + i) * n_)];
-    // Whole instructions lie in a chunk unless one is longer than a chunk.
-    i64 step = layout_.padded_step;
-    for (i64 p = 0; p < n_; p += s_.group)
-      ops_.template step<R>(a, b_.data() + p * width, p, (p0_ + p) % step == 0, c);
-    for (int i = 0; i < R; ++i) {
-      for (int v = 0; v < NV; ++v) store(buffer + v * lanes, c[i][v]);
-      Tile<T>::store_c(job_, i0 + r + i, j0, cols, buffer);
-    }
-  }
-
-  const Job& job_;
-  const Spec& s_;
-  Layout layout_;
-  Ops ops_;
-  i64 chunk_, p0_ = 0, n_ = 0;
-  std::vector<i64> pos_;
-  std::vector<T> a_, b_;
-};
-
 // A finite or special code as a float or double, exactly.
 template <class T> T to_number(const Format& f, u64 code) {
   if (f.width == 64) return T(bits<double>(code));
@@ -148,16 +75,143 @@ template <class T> class Reader {
   T table_[256];
 };
 
+// One operand as plain numbers, a line after another or `Tile::width` lines side by side.
+template <class T> class Numbers;
+
+template <> class Numbers<double> {
+ public:
+  Numbers(const Mat& m, const Format& f, const Layout&) : m_(m), read_(f), direct_(f.width == 64) {}
+  void read(const Mat& m) { m_ = m; }
+  void set_chunk(i64 p0, i64 p1, const i64* pos, bool) { n_ = p1 - p0, pos_ = pos; }
+  i64 stride() const { return n_; }
+  template <class Each> void rows(i64 i0, i64 count, std::vector<double>& out, Each) {
+    out.resize(size_t(count * n_));
+    for (i64 i = 0; i < count; ++i)
+      for (i64 p = 0; p < n_; ++p) out[size_t(i * n_ + p)] = at(i0 + i, p);
+  }
+  template <class Each> void panel(i64 j0, i64 count, std::vector<double>& out, Each) {
+    constexpr int width = Tile<double>::width;
+    out.assign(size_t(n_ * width), 0.0);
+    if (direct_ && m_.row == 8) {
+      for (i64 p = 0; p < n_; ++p)
+        if (pos_[p] >= 0) std::memcpy(&out[size_t(p * width)], m_.at(j0, pos_[p]), size_t(8 * count));
+    } else {
+      for (i64 j = 0; j < count; ++j)
+        for (i64 p = 0; p < n_; ++p) out[size_t(p * width + j)] = at(j0 + j, p);
+    }
+  }
+
+ private:
+  double at(i64 line, i64 p) const {
+    if (pos_[p] < 0) return 0.0;
+    const u8* x = m_.at(line, pos_[p]);
+    double y;
+    if (!direct_) return read_(x);
+    std::memcpy(&y, x, 8);
+    return y;
+  }
+  Mat m_;
+  Reader<double> read_;
+  bool direct_;
+  i64 n_ = 0;
+  const i64* pos_ = nullptr;
+};
+
+template <> class Numbers<float> {
+ public:
+  Numbers(const Mat& m, const Format& f, const Layout& layout) : operand_(m, f, layout) {}
+  void read(const Mat& m) { operand_.read(m); }
+  void set_chunk(i64 p0, i64 p1, const i64* pos, bool contiguous) { operand_.set_chunk(p0, p1, pos, contiguous); }
+  i64 stride() const { return operand_.stride(); }
+  template <class Each> void rows(i64 i0, i64 count, std::vector<float>& out, Each each) { operand_.float_rows(i0, count, out, each); }
+  template <class Each> void panel(i64 j0, i64 count, std::vector<float>& out, Each each) { operand_.float_panel(j0, count, out, each); }
+
+ private:
+  Operand operand_;
+};
+
+// T is float or double, V its vector. `Ops` says what becomes of an operand and what one step does.
+template <class T, class V, class Ops> class FloatWalk {
+ public:
+  explicit FloatWalk(const Job& job)
+      : job_(job), s_(*job.spec), layout_(s_, job.K), ops_(s_), rows_(job.a, s_.a, layout_),
+        cols_(job.b.transposed(), s_.b, layout_) {
+    i64 unit = layout_.padded_step > 4096 ? s_.group : layout_.padded_step;
+    chunk_ = std::max<i64>(1, 256 / unit) * unit;
+  }
+  void run() {
+    rows_.read(job_.a), cols_.read(job_.b.transposed());
+    for (i64 p0 = 0; p0 < layout_.total; p0 += chunk_) {
+      i64 p1 = std::min(layout_.total, p0 + chunk_);
+      p0_ = p0, n_ = p1 - p0;
+      bool contiguous = layout_.positions(p0, p1, pos_);
+      rows_.set_chunk(p0, p1, pos_.data(), contiguous), cols_.set_chunk(p0, p1, pos_.data(), contiguous);
+      for (i64 i0 = 0; i0 < job_.M; i0 += row_block) {
+        i64 rows = std::min(row_block, job_.M - i0);
+        rows_.rows(i0, rows, a_, [&](vu, vf x) { return ops_.operand_a(x); });
+        for (i64 j0 = 0; j0 < job_.N; j0 += width) block(i0, rows, j0);
+      }
+    }
+  }
+
+ private:
+  static constexpr int width = Tile<T>::width, lanes = Tile<T>::lanes;
+  static constexpr i64 row_block = 252;                    // a multiple of at_once
+  static constexpr int at_once = sizeof(vf) == 64 ? 6 : 3;  // rows whose c stays in registers
+
+  void block(i64 i0, i64 rows, i64 j0) {
+    i64 cols = std::min<i64>(width, job_.N - j0);
+    cols_.panel(j0, cols, b_, [&](vu, vf x) { return ops_.operand_b(x); });
+    i64 r = 0;
+    for (; r + at_once <= rows; r += at_once) strip<at_once>(i0, r, j0, cols);
+    for (; r < rows; ++r) strip<1>(i0, r, j0, cols);
+  }
+  template <int R> void strip(i64 i0, i64 r, i64 j0, i64 cols) {
+    V c[R][NV];
+    alignas(64) T buffer[width];
+    unroll<R>([&](auto i) {
+      Tile<T>::load_c(job_, i0 + r + i, j0, cols, p0_ == 0, buffer);
+      unroll<NV>([&](auto v) { c[i][v] = load<V>(buffer + v * lanes); });
+    });
+    const T* a[R];
+    for (int i = 0; i < R; ++i) a[i] = &a_[size_t((r + i) * rows_.stride())];
+    // Whole instructions lie in a chunk unless one is longer than a chunk.
+    const i64 step = layout_.padded_step;
+    i64 in_step = p0_ % step;
+    for (i64 p = 0; p < n_; p += s_.group) {
+      ops_.template step<R>(a, b_.data() + p * width, p, in_step == 0, c);
+      in_step += s_.group;
+      if (in_step == step) in_step = 0;
+    }
+    unroll<R>([&](auto i) {
+      unroll<NV>([&](auto v) { store(buffer + v * lanes, c[i][v]); });
+      Tile<T>::store_c(job_, i0 + r + i, j0, cols, buffer);
+    });
+  }
+
+  const Job& job_;
+  const Spec& s_;
+  Layout layout_;
+  Ops ops_;
+  Numbers<T> rows_, cols_;
+  i64 chunk_, p0_ = 0, n_ = 0;
+  std::vector<i64> pos_;
+  std::vector<T> a_, b_;
+};
+
 // Section 1. Operands are exact in T.
 template <class T, class V> class FmaOps {
  public:
-  explicit FmaOps(const Spec& s) : a(s.a), b(s.b) {}
-  Reader<T> a, b;
+  explicit FmaOps(const Spec&) {}
+  static vf operand_a(vf x) { return x; }
+  static vf operand_b(vf x) { return x; }
   template <int R> BITMMA_INLINE void step(const T* const a_[R], const T* b_, i64 p, bool, V c[R][NV]) const {
-    for (int v = 0; v < NV; ++v) {
+    V y[R];
+    unroll<R>([&](auto i) __attribute__((always_inline)) { y[i] = splat(a_[i][p]); });
+    unroll<NV>([&](auto v) __attribute__((always_inline)) {
       V x = load<V>(b_ + v * Tile<T>::lanes);
-      for (int i = 0; i < R; ++i) c[i][v] = fused_multiply_add(splat(a_[i][p]), x, c[i][v]);
-    }
+      unroll<R>([&](auto i) __attribute__((always_inline)) { c[i][v] = fused_multiply_add(y[i], x, c[i][v]); });
+    });
   }
 };
 
@@ -177,32 +231,28 @@ inline void run_fma(const Job& job, Again again) {
 // Section 2, in the flush-to-zero environment. That mode decides tininess after rounding with any
 // exponent, so it would also flush what rounds up to 2^-126, which the model keeps; but a product of
 // at most 23 significant bits cannot lie within 2^-150 below 2^-126, and a sum that small is exact.
-class FtzOps {
+template <int P> class FtzOps {
  public:
-  explicit FtzOps(const Spec& s) : P_(s.P), a(s.a), b(s.b) {}
-  struct Flushing {
-    explicit Flushing(const Format& f) : read(f), lowest(std::ldexp(1.0f, f.min_exponent())) {}
-    float operator()(const u8* p) const {
-      float x = read(p);
-      return std::fabs(x) < lowest ? 0.0f : x;  // +0 for -0 too; NaN passes
-    }
-    Reader<float> read;
-    float lowest;
-  };
-  int P_;
-  Flushing a, b;
+  explicit FtzOps(const Spec& s)
+      : lowest_a_(std::ldexp(1.0f, s.a.min_exponent())), lowest_b_(std::ldexp(1.0f, s.b.min_exponent())) {}
+  vf operand_a(vf x) const { return flushed(x, lowest_a_); }
+  vf operand_b(vf x) const { return flushed(x, lowest_b_); }
+  static vf flushed(vf x, float lowest) {  // +0 for subnormals and zeros of either sign; NaN passes
+    vf size = bits<vf>(bits<vi>(x) & 0x7FFFFFFF);
+    return size < lowest ? vf{} : x;
+  }
+  float lowest_a_, lowest_b_;
   template <int R> BITMMA_INLINE void step(const float* const a_[R], const float* b_, i64 p, bool first, vf c[R][NV]) const {
-    for (int v = 0; v < NV; ++v) {
+    unroll<NV>([&](auto v) __attribute__((always_inline)) {
       vf x[4];
-      const int P = P_;
       for (int q = 0; q < P; ++q) x[q] = load<vf>(b_ + q * columns + v * W);
-      for (int i = 0; i < R; ++i) {
+      unroll<R>([&](auto i) __attribute__((always_inline)) {
         vf s = x[0] * splat(a_[i][p]) + x[1] * splat(a_[i][p + 1]);
         if (P == 4) s = s + (x[2] * splat(a_[i][p + 2]) + x[3] * splat(a_[i][p + 3]));
         if (first) c[i][v] = flush_c(c[i][v]);
         c[i][v] = c[i][v] + s;
-      }
-    }
+      });
+    });
   }
   // c as an instruction takes it: subnormals and -0 become +0.
   static vf flush_c(vf c) {
@@ -215,6 +265,9 @@ inline bool ftz_holds(const Spec& s) {
   return s.a.width <= 16 && s.b.width <= 16 && s.a.mantissa_bits + s.b.mantissa_bits + 2 <= 23 &&
          s.c.width == 32 && s.c.mantissa_bits == 23;
 }
-inline void run_ftz(const Job& job, Again again) { each<FloatWalk<float, vf, FtzOps>>(again, job); }
+inline void run_ftz(const Job& job, Again again) {
+  if (job.spec->P == 4) each<FloatWalk<float, vf, FtzOps<4>>>(again, job);
+  else each<FloatWalk<float, vf, FtzOps<2>>>(again, job);
+}
 
 }  // namespace bitmma::BITMMA_ISA

@@ -77,13 +77,13 @@ class ExactBlock {
   void decode_lines(const Mat& m, const Format& f, const Mat& scales, i64 i0, i64 i1, i64 p0, i64 p1,
                     std::vector<exact::Number>& out, std::vector<exact::Number>& out_scales) {
     i64 n = p1 - p0;
+    if (p0 != pos_start_ || i64(pos_.size()) != n) layout_.positions(p0, p1, pos_), pos_start_ = p0;
     out.resize(size_t((i1 - i0) * n));
     exact::Number* x = out.data();
     exact::Number none = exact::decode(f, 0);
     none.kind = exact::zero;
     for (i64 i = i0; i < i1; ++i)
-      for (i64 p = p0; p < p1; ++p) {
-        i64 k = layout_.position(p);
+      for (i64 k : pos_) {
         *x++ = k < 0 ? none : exact::decode(f, load_code(m.at(i, k), f.bytes()));
       }
     if (!scales.data) return;
@@ -105,7 +105,8 @@ class ExactBlock {
   const Spec& s_;
   Layout layout_;
   exact::Evaluator eval_;
-  i64 per_group_, chunk_;
+  i64 per_group_, chunk_, pos_start_ = -1;
+  std::vector<i64> pos_;
   std::vector<exact::Number> a_, b_, sa_, sb_;
 };
 

@@ -3,6 +3,7 @@
 #pragma once
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "spec.hpp"
 
@@ -44,6 +45,13 @@ BITMMA_INLINE vf splat(float x) { return x - vf{}; }  // and not x + 0, which lo
 BITMMA_INLINE vi splat(i32 x) { return vi{} + x; }
 BITMMA_INLINE vd splat(double x) { return x - vd{}; }
 BITMMA_INLINE vl splat64(i64 x) { return vl{} + x; }
+
+// f(0) ... f(N-1) written out, so that arrays indexed by it live in registers.
+template <int N, class F> BITMMA_INLINE void unroll(F f) {
+  [&]<int... I>(std::integer_sequence<int, I...>) __attribute__((always_inline)) {
+    (f(std::integral_constant<int, I>{}), ...);
+  }(std::make_integer_sequence<int, N>{});
+}
 
 BITMMA_INLINE vi max(vi a, vi b) {
 #if defined(__AVX512F__)
