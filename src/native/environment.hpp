@@ -9,7 +9,7 @@
 
 namespace bitmma::BITMMA_ISA {
 
-enum class Rounding { nearest, toward_zero };
+enum class Rounding { nearest, down, up, toward_zero };
 
 class Environment {
  public:
@@ -30,7 +30,7 @@ class Environment {
   // All exceptions masked; RC in bits 13-14; FTZ is bit 15. Denormal operands are never zeroed here:
   // kernels that flush theirs do so when packing.
   static Word value(Rounding r, bool flush) {
-    return 0x1F80u | (r == Rounding::toward_zero ? 0x6000u : 0u) | (flush ? 0x8000u : 0u);
+    return 0x1F80u | Word(r) << 13 | (flush ? 0x8000u : 0u);
   }
 #elif defined(__aarch64__)
   using Word = u64;
@@ -41,7 +41,8 @@ class Environment {
   }
   static void write(Word w) { asm volatile("msr fpcr, %0" ::"r"(w) : "memory"); }
   static Word value(Rounding r, bool flush) {  // RMode in bits 22-23, FZ is bit 24
-    return (r == Rounding::toward_zero ? Word(3) << 22 : 0) | (flush ? Word(1) << 24 : 0);
+    constexpr Word mode[4] = {0, 2, 1, 3};
+    return mode[int(r)] << 22 | (flush ? Word(1) << 24 : 0);
   }
 #else
 #error "bitmma needs to set the rounding mode: add this architecture to environment.hpp"

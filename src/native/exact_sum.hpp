@@ -26,8 +26,6 @@ BITMMA_INLINE vd add_odd(vd a, vd b, vd& lost) {
 
 class ExactSum {
  public:
-  static constexpr bool products_may_overflow = false;
-  static constexpr Rounding environment = Rounding::nearest;
   explicit ExactSum(const Spec& s) : L_(s.L) {}
 
   // Where any L products sum exactly in float64, by the exponents that occur. With `q` such that all

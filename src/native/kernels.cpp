@@ -62,6 +62,19 @@ __attribute__((noinline)) void run_kernel(const Job& job, Again again) {
   }
 }
 
+// The mode the kernels of a family convert in: see Truncated; the others round to nearest.
+Rounding rounding(const Spec& s) {
+  bool truncated = s.family == Family::t || s.family == Family::st || s.family == Family::lowered;
+  if (s.family == Family::gst || (truncated && s.d.width == 16)) return Rounding::toward_zero;
+  if (!truncated) return Rounding::nearest;
+  switch (s.mode) {
+    case Mode::rz: return Rounding::toward_zero;
+    case Mode::rd: return Rounding::down;
+    case Mode::ru: return Rounding::up;
+    default: return Rounding::nearest;
+  }
+}
+
 }  // namespace
 
 bool Again::operator()() const {
@@ -76,9 +89,7 @@ void run(Batch& batch) {
   // A single dot product fills no vector: the exact evaluator is as fast.
   if (!has_kernel(spec) || given.M * given.N <= 2) return run_exact(batch);
   const Family family = spec.family;
-  bool to_zero = family == Family::t || family == Family::st || family == Family::lowered ||
-                 family == Family::gst;
-  Environment environment(to_zero ? Rounding::toward_zero : Rounding::nearest, family == Family::ftz);
+  Environment environment(rounding(spec), family == Family::ftz);
   bool turn = given.N < columns && given.M > given.N;
   Spec s = spec;
   if (turn) std::swap(s.a, s.b);

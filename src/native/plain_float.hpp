@@ -157,7 +157,7 @@ template <class T, class V, class Ops> class FloatWalk {
  private:
   static constexpr int width = Tile<T>::width, lanes = Tile<T>::lanes;
   static constexpr i64 row_block = 252;                    // a multiple of at_once
-  static constexpr int at_once = sizeof(vf) == 64 ? 6 : 3;  // rows whose c stays in registers
+  static constexpr int at_once = sizeof(vf) == 64 ? 6 : 2;  // rows whose c stays in registers
 
   void block(i64 i0, i64 rows, i64 j0) {
     i64 cols = std::min<i64>(width, job_.N - j0);

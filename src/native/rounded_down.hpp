@@ -10,7 +10,6 @@ template <bool by_parity> class RoundedDown {
  public:
   // Section 7, step 0: a finite product of 2^128 or more is an Inf. Walk sends such rows elsewhere.
   static constexpr bool products_may_overflow = !by_parity;
-  static constexpr Rounding environment = Rounding::nearest;
 
   explicit RoundedDown(const Spec& s)
       : L_(s.L), F_(s.F), F2_(s.F2), c_lowest_(s.c.width == 16 ? -14 : -126),

@@ -4,20 +4,20 @@
 
 namespace bitmma::BITMMA_ISA {
 
-// The conversions the kernel knows: toward zero to f32 with some bits masked off, or nearest f16.
-enum class Rho { toward_zero, nearest_half };
+// The conversions the kernel knows: to f32 in the rounding mode of the environment, some bits then
+// masked off (toward zero only); or to the nearest f16, in the toward-zero environment.
+enum class Rho { single, nearest_half };
 
 template <Rho rho> class Truncated {
  public:
   static constexpr bool products_may_overflow = false;
-  static constexpr Rounding environment = Rounding::toward_zero;
 
   explicit Truncated(const Spec& s)
       : L_(s.L), F_(s.F), e_zero_(std::max(s.e_zero, -900)),
         c_lowest_(s.c.width == 16 ? -14 : -126), d_lowest_(s.d.width == 16 ? -14 : -126),
         mask_(i32(~0u << (23 - std::min(s.mantissa_bits, 23)))),
         sub_(std::min(s.L, s.F >= 29 ? 1 : 1 << std::min(29 - s.F, 12))) {
-    if (rho == Rho::nearest_half) mask_ = -1;
+    if (rho == Rho::nearest_half || s.mode != Mode::rz) mask_ = -1;
     if (s.family == Family::lowered) restart_ = s.group / s.L;
     // Zeros' distance of 255 puts them below e_zero, and so below any c, if tops are low enough.
     careful_ = s.block || !narrow_range(s.a) || !narrow_range(s.b) ||
@@ -171,10 +171,10 @@ template <Rho rho> class Truncated {
     overflow |= (sum ^ s) & (term ^ s);
     sum = s;
   }
-  // rho(n * unit). The conversion to float itself rounds toward zero, being done in that mode.
+  // rho(n * unit). Converting n to float is the only rounding: the unit keeps it a normal number.
   BITMMA_INLINE vf convert(vi n, vf unit) const {
     vf f = to_float(n);
-    if constexpr (rho == Rho::toward_zero) {
+    if constexpr (rho == Rho::single) {
       return bits<vf>(bits<vi>(f * unit) & k_.mask);
     } else {
       vi odd = truncate(f) != n ? splat(1) : vi{};  // rounding to odd keeps what was lost alive
@@ -210,11 +210,11 @@ template <Rho rho> class Truncated {
     }
     return r;
   }
-  float convert(double x) const {  // in the toward-zero environment
-    if constexpr (rho == Rho::toward_zero) {
+  float convert(double x) const {
+    if constexpr (rho == Rho::single) {
       if (std::fabs(x) >= 0x1p128) return std::copysign(INFINITY, float(x));
       float f = bits<float>(bits<i32>(float(x)) & mask_);
-      return f + 0.0f;
+      return f == 0 ? 0.0f : f;
     } else {
       float f = float(x);
       if (double(f) != x) f = bits<float>(bits<i32>(f) | 1);
@@ -250,9 +250,9 @@ template <Rho rho> class Truncated {
       sum[h] = (sum[h] + term) * power(e - splat64(F_));
       vd size = bits<vd>(bits<vl>(sum[h]) & i64(0x7FFFFFFFFFFFFFFF));
       hf f = to_float(sum[h]);
-      if constexpr (rho == Rho::toward_zero) {
+      if constexpr (rho == Rho::single) {
         f = bits<hf>(bits<hi>(f) & mask_);
-        store(c + h * D, f + hf{});
+        store(c + h * D, f == 0.0f ? hf{} : f);
         vl huge = (vl)(size >= 0x1p128);
         if (any(huge))
           for (int l = 0; l < D; ++l)
@@ -277,8 +277,11 @@ template <Rho rho> class Truncated {
 };
 
 inline bool truncated_holds(const Spec& s) {
-  bool to_zero = s.mode == Mode::rz && s.d.width == 32, half = s.mode == Mode::rne && s.d.width == 16 && s.mantissa_bits == 10;
-  if (!(to_zero || half) || !fits_float64(s)) return false;
+  const bool whole = s.mantissa_bits == s.d.mantissa_bits;
+  const bool ties_away_or_outward = s.mode == Mode::rna || s.mode == Mode::ra;
+  bool single = s.d.width == 32 && (s.mode == Mode::rz || (whole && !ties_away_or_outward));
+  bool half = s.d.width == 16 && s.mode == Mode::rne && whole;
+  if (!(single || half) || !fits_float64(s)) return false;
   if (s.family != Family::lowered) return !s.block || s.scale.specials == Specials::ue8m0;
   for (int part = 0; part < s.parts; ++part) {  // each part a whole number of groups
     int n = 0;
@@ -293,7 +296,7 @@ inline void run_truncated(const Job& job, Again again) {
   const Spec& s = *job.spec;
   bool wide = !fits_int32(s) || (s.d.width == 32 && s.e_zero > -127);
   if (s.d.width == 16) each<Walk<Truncated<Rho::nearest_half>>>(again, job, wide);
-  else each<Walk<Truncated<Rho::toward_zero>>>(again, job, wide);
+  else each<Walk<Truncated<Rho::single>>>(again, job, wide);
 }
 
 }  // namespace bitmma::BITMMA_ISA
