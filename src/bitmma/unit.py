@@ -478,6 +478,8 @@ def _hypothetical(
             raise ValueError(f"{model!r} has no block scales; STFDPA and GSTFDPA have")
         if formats.get(scale).signed:
             raise ValueError(f"scale is ue8m0 or ue4m3, not {scale!r}")
+        if isinstance(model, STFDPA) and scale != "ue8m0":
+            raise ValueError(f"STFDPA adds exponents: its scales are ue8m0, not {scale}")
         share = model.G if isinstance(model, GSTFDPA) else model.L
         if isinstance(block, bool) or not isinstance(block, int):
             raise TypeError(f"block must be an int, not {block!r}")
