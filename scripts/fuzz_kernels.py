@@ -280,14 +280,14 @@ def _hex(codes: Sequence[int]) -> str:
     return f"[{', '.join(f'{x:#x}' for x in codes)}]"
 
 
-def rounds(seconds: float, only: int | None) -> Iterator[int]:
-    """Numbers of problems until the time is up; or the one asked for."""
+def rounds(seconds: float, count: int | None, only: int | None) -> Iterator[int]:
+    """Numbers of problems: so many, or until the time is up, or the one asked for."""
     if only is not None:
         yield only
         return
     end = time.monotonic() + seconds
     index = 0
-    while time.monotonic() < end:
+    while index < count if count is not None else time.monotonic() < end:
         yield index
         index += 1
 
@@ -295,13 +295,14 @@ def rounds(seconds: float, only: int | None) -> Iterator[int]:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--count", type=int, help="so many products, however long they take")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", type=int, help="the number of the one product to try")
     parser.add_argument("--family", help="only this: T-FDPA, FMA, ...")
     options = parser.parse_args(argv)
     counts: Counts = collections.Counter()
     problems = 0
-    for index in rounds(options.seconds, options.only):
+    for index in rounds(options.seconds, options.count, options.only):
         rng = np.random.default_rng((options.seed, index))
         problem = draw_problem(rng)
         if options.family not in (None, problem.unit.model.family):

@@ -35,7 +35,7 @@ from fuzz_kernels import Rng, chance, draw_codes, draw_scales, draw_unit, pick
 from bitmma import _native, formats
 
 CALLS_OF_A_CHILD = 3_000
-SECONDS_OF_A_CHILD = 60  # many times what they take
+SECONDS_OF_A_CHILD = 600  # many times what they take, sanitizers or not
 WORK = 1 << 23  # products of one call, filled-up ones included
 MEMORY = 4 << 30  # address space of a child
 SPEC_HEAD = 12  # fields before part_of, see read_spec in src/native/module.cpp
@@ -387,6 +387,7 @@ def child(seed: int, first: int, calls: int, end: float, progress: Path) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--count", type=int, help="so many calls, however long they take")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", type=int, help="the number of the one call to make")
     parser.add_argument("--child", nargs=4, help=argparse.SUPPRESS)
@@ -397,18 +398,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.only is not None:
         one(options.seed, options.only, Counter(), verbose=True)
         return 0
-    return _parent(options.seed, options.seconds)
+    return _parent(options.seed, options.seconds, options.count)
 
 
-def _parent(seed: int, seconds: float) -> int:
-    end = time.time() + seconds
+def _parent(seed: int, seconds: float, count: int | None) -> int:
+    end = time.time() + (seconds if count is None else SECONDS_OF_A_CHILD * (1 + count))
     totals: Counter[str] = Counter()
     first = 0
     with tempfile.TemporaryDirectory() as folder:
         progress = Path(folder) / "call"
-        while time.time() < end:
+        while time.time() < end if count is None else first < count:
             progress.write_text("")
-            arguments = ["--child", str(first), str(CALLS_OF_A_CHILD), str(end), str(progress)]
+            calls = CALLS_OF_A_CHILD if count is None else min(CALLS_OF_A_CHILD, count - first)
+            arguments = ["--child", str(first), str(calls), str(end), str(progress)]
             command = [sys.executable, __file__, "--seed", str(seed), *arguments]
             try:
                 done = subprocess.run(
@@ -426,7 +428,7 @@ def _parent(seed: int, seconds: float) -> int:
                 print(f"again: {sys.argv[0]} --seed {seed} --only {index}")
                 return 1
             totals.update(json.loads(output))
-            first += CALLS_OF_A_CHILD
+            first += calls
     print(f"{sum(totals.values())} calls, no crash: {dict(totals.most_common())}")
     return 0
 

@@ -139,7 +139,8 @@ template <class Kernel> class Walk {
         rows_(job.a, s_.a, layout_), cols_(job.b.transposed(), s_.b, layout_), always_wide_(always_wide) {
     i64 unit = layout_.padded_step;
     if (unit > Operand::chunk_max - 64 || unit > 512) unit = s_.group;
-    chunk_ = std::max<i64>(1, chunk_target / unit) * unit;
+    // With few rows B is read once: by few lines of memory at a time, so that prefetching follows.
+    chunk_ = std::max<i64>(1, (job.M <= 16 ? 32 : chunk_target) / unit) * unit;
   }
 
   void run() {

@@ -209,8 +209,10 @@ class Operand {
     out.top.assign(columns, f_.max_exponent());
     out.wide.assign(columns, 0), out.special.assign(1, 0);
     out.wide_ready.assign(1, 0), out.special_ready.assign(1, 0);
-    gather_panel();
     if (values) out.value.resize(size_t(n_ * columns)), out.distance.resize(size_t(n_ * columns));
+    codes_ready_ = false;
+    if (values && m_.row == dec_.bytes && count_ == columns && fits_half(dec_) && pack_directly(out)) return;
+    gather_panel();
     with_decoder(dec_, [&](const auto& dec) {
       vi special{};
       for (i64 p = 0; p < n_; ++p)
@@ -239,6 +241,7 @@ class Operand {
   void wide_panel(Packed& out) {
     if (out.wide_ready[0]) return;
     out.wide_ready[0] = 1;
+    gather_panel();
     out.wide_value.resize(size_t(n_ * columns)), out.wide_exponent.resize(size_t(n_ * columns));
     with_decoder(dec_, [&](const auto& dec) {
       for (i64 p = 0; p < n_ * columns; p += W)
@@ -248,6 +251,7 @@ class Operand {
   void special_panel(Packed& out) {
     if (out.special_ready[0]) return;
     out.special_ready[0] = 1;
+    gather_panel();
     out.special_value.resize(size_t(n_ * columns));
     for (i64 p = 0; p < n_ * columns; p += W)
       store(&out.special_value[size_t(p)], special_elements(load<vu>(&code_[size_t(p)])));
@@ -263,7 +267,7 @@ class Operand {
     }
   }
   template <class Each> void float_panel(i64 j0, i64 count, std::vector<float>& out, Each each) {
-    first_ = j0, count_ = count;
+    first_ = j0, count_ = count, codes_ready_ = false;
     gather_panel();
     out.resize(size_t(n_ * columns));
     for (i64 p = 0; p < n_ * columns; p += W) {
@@ -271,10 +275,6 @@ class Operand {
       store(&out[size_t(p)], each(c, ieee(c)));
     }
   }
-  const Decoder& decoder() const { return dec_; }
-  const std::vector<u32>& panel_codes() const { return code_; }
-  void gather_row(i64 line, u32* code) const { gather_line(line, code); }
-  void gather_columns(i64 j0, i64 count) { first_ = j0, count_ = count; gather_panel(); }
 
   static constexpr i64 chunk_max = 4096 + 64;
 
@@ -328,7 +328,79 @@ class Operand {
     gather(m_.data + line * m_.row, m_.col, dec_.bytes, pos_, n_, contiguous_, code);
     for (i64 p = n_; p < stride_; ++p) code[p] = 0;
   }
+#if defined(BITMMA_HALF_CONVERSION)
+  // A whole panel of codes no wider than f16's in any field, whose lines lie side by side: straight
+  // from memory in one pass, as halves. A code moved to an f16's fields is worth 2^(bias - 15) of
+  // itself, subnormal or not. What decides the speed of a product with few rows. False if there are
+  // special values, which are for the general way.
+  bool pack_directly(Packed& out) {
+    bool clean = true;
+    const i32 top = f_.max_exponent();
+    std::fill(out.top.begin(), out.top.end(), top);
+    with_decoder(dec_, [&](const auto& dec) {
+      auto pass = [&](auto code) {
+        using T = decltype(code);
+        constexpr int S = 2 * W;
+        const vf scale = splat(std::ldexp(1.0f, 15 - dec.bias - top));
+        vw special{};
+        for (i64 p = 0; p < n_; ++p) {
+          float* value = &out.value[size_t(p * columns)];
+          u8* distance = &out.distance[size_t(p * columns)];
+          if (pos_[p] < 0) {
+            std::memset(value, 0, sizeof(float) * columns), std::memset(distance, 255, columns);
+            continue;
+          }
+          const u8* from = m_.at(first_, pos_[p]);
+          for (i64 line = 0; line < i64(columns * sizeof(T)); line += 64)
+            __builtin_prefetch(from + columns * sizeof(T) + line);
+          for (int v = 0; v < columns / S; ++v) {
+            vw c = widen_to_16<T>(from + v * S * i64(sizeof(T)));
+            vw m = c & u16(dec.magnitude_mask());
+            if (dec.specials == Specials::ieee) special |= (vw)(m >= u16(((1u << dec.exponent) - 1) << dec.mantissa));
+            else if (dec.specials == Specials::fn) special |= (vw)(m == u16(dec.magnitude_mask()));
+            else if (dec.specials == Specials::fnuz) special |= (vw)(c == u16(dec.sign_mask()));
+            vw field = m >> u16(dec.mantissa);
+            field = field == 0 ? vw{} + u16(1) : field;
+            vw dist = m == 0 ? vw{} + u16(255) : u16(top + dec.bias) - field;
+            vw half = m << u16(10 - dec.mantissa) | (c & u16(dec.sign_mask())) << u16(15 - dec.exponent - dec.mantissa);
+            store(value + v * S, from_half(half, 0) * scale), store(value + v * S + W, from_half(half, 1) * scale);
+            store_bytes(distance + v * S, dist);
+          }
+        }
+        clean = !any(special);
+      };
+      dec_.bytes == 1 ? pass(u8{}) : pass(u16{});
+    });
+    return clean;
+  }
+  static bool fits_half(const Decoder& d) {
+    return d.has_sign && d.mantissa <= 10 && !d.dropped &&
+           (d.exponent < 5 || (d.exponent == 5 && d.specials == Specials::ieee));
+  }
+#else
+  bool pack_directly(Packed&) { return false; }
+  static bool fits_half(const Decoder&) { return false; }
+#endif
+  // Columns that are each contiguous along k, by blocks of W x W.
+  template <class T> void transpose_panel() {
+    const i64 whole = n_ / W * W;
+    for (i64 j = 0; j < count_; j += W) {
+      const i64 some = std::min<i64>(W, count_ - j);
+      for (i64 p = 0; p < whole; p += W) {
+        vu x[W];
+        for (i64 i = 0; i < W; ++i)
+          x[i] = i < some ? widen_codes<T>(m_.at(first_ + j + i, pos_[p])) : vu{};
+        transpose(x);
+        for (i64 i = 0; i < W; ++i) store(&code_[size_t((p + i) * columns + j)], x[i]);
+      }
+      for (i64 i = 0; i < some; ++i)
+        gather(m_.data + (first_ + j + i) * m_.row, m_.col, dec_.bytes, pos_ + whole, n_ - whole, contiguous_,
+               &code_[size_t(whole * columns + j + i)], columns);
+    }
+  }
   void gather_panel() {
+    if (codes_ready_) return;
+    codes_ready_ = true;
     used_ = int((count_ + W - 1) / W);
     code_.resize(size_t(n_ * columns));
     if (count_ < columns) std::fill(code_.begin(), code_.end(), 0);
@@ -343,6 +415,12 @@ class Operand {
       }
       return;
     }
+    if (contiguous_ && m_.col == dec_.bytes) {
+      if (dec_.bytes == 1) transpose_panel<u8>();
+      else if (dec_.bytes == 2) transpose_panel<u16>();
+      else transpose_panel<u32>();
+      return;
+    }
     for (i64 j = 0; j < count_; ++j)
       gather(m_.data + (first_ + j) * m_.row, m_.col, dec_.bytes, pos_, n_, contiguous_, &code_[size_t(j)], columns);
   }
@@ -351,7 +429,7 @@ class Operand {
   Format f_;
   Decoder dec_;
   const Layout& layout_;
-  bool narrow_, contiguous_ = false;
+  bool narrow_, contiguous_ = false, codes_ready_ = false;
   i64 p0_ = 0, n_ = 0, stride_ = 0, first_ = 0, count_ = 0;
   int used_ = NV;  // vectors of a panel row that hold columns of the matrix
   const i64* pos_ = nullptr;

@@ -29,6 +29,7 @@ typedef u32 vu __attribute__((vector_size(4 * W)));
 typedef double vd __attribute__((vector_size(4 * W)));
 typedef i64 vl __attribute__((vector_size(4 * W)));
 typedef u8 vb __attribute__((vector_size(4 * W)));
+typedef u16 vw __attribute__((vector_size(4 * W)));  // 2W lanes
 typedef short vs __attribute__((vector_size(4 * W)));  // int16, half a tile row
 // Half-width vectors, the other side of conversions between 32 and 64 bits.
 typedef float hf __attribute__((vector_size(2 * W)));
@@ -156,6 +157,10 @@ BITMMA_INLINE bool any(vi mask) {  // lanes are 0 or have the sign bit set
   return r < 0;
 #endif
 }
+BITMMA_INLINE bool any(vw mask) {  // lanes are 0 or all ones
+  vi m = bits<vi>(mask);
+  return any(m | (m << 16));
+}
 BITMMA_INLINE bool any(vl mask) {
   vi m = bits<vi>(mask);
   return any(m);
@@ -170,6 +175,64 @@ BITMMA_INLINE vi widen(const u8* p) {  // W bytes, zero-extended
   for (int i = 0; i < W; ++i) r[i] = p[i];
   return r;
 #endif
+}
+// W unsigned codes of T, zero-extended.
+template <class T> BITMMA_INLINE vu widen_codes(const u8* p) {
+#if defined(__AVX512F__)
+  if constexpr (sizeof(T) == 1) return (vu)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p));
+  if constexpr (sizeof(T) == 2) return (vu)_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p));
+#elif defined(__AVX2__)
+  if constexpr (sizeof(T) == 1) return (vu)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)p));
+  if constexpr (sizeof(T) == 2) return (vu)_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)p));
+#endif
+  vu r;
+  for (int i = 0; i < W; ++i) {
+    T x;
+    std::memcpy(&x, p + i * int(sizeof x), sizeof x);
+    r[i] = x;
+  }
+  return r;
+}
+#if defined(__F16C__)
+#define BITMMA_HALF_CONVERSION
+// 2W codes of T, zero-extended to 16 bits.
+template <class T> BITMMA_INLINE vw widen_to_16(const u8* p) {
+  if constexpr (sizeof(T) == 2) return load<vw>(p);
+#if defined(__AVX512BW__)
+  return (vw)_mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i*)p));
+#else
+  return (vw)_mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i*)p));
+#endif
+}
+// The floats of half h of 2W f16 codes.
+BITMMA_INLINE vf from_half(vw x, int h) {
+#if defined(__AVX512F__)
+  return (vf)_mm512_cvtph_ps(h ? _mm512_extracti64x4_epi64((__m512i)x, 1) : _mm512_castsi512_si256((__m512i)x));
+#else
+  return (vf)_mm256_cvtph_ps(h ? _mm256_extracti128_si256((__m256i)x, 1) : _mm256_castsi256_si128((__m256i)x));
+#endif
+}
+BITMMA_INLINE void store_bytes(u8* p, vw x) {  // of lanes 0..255
+#if defined(__AVX512BW__)
+  _mm256_storeu_si256((__m256i*)p, _mm512_cvtepi16_epi8((__m512i)x));
+#else
+  __m128i low = _mm256_castsi256_si128((__m256i)x), high = _mm256_extracti128_si256((__m256i)x, 1);
+  _mm_storeu_si128((__m128i*)p, _mm_packus_epi16(low, high));
+#endif
+}
+#endif
+// W vectors become their columns: log2(W) rounds of interleaving the first half with the second.
+BITMMA_INLINE void transpose(vu x[W]) {
+  vu y[W];
+  for (int round = 1; round < W; round *= 2) {
+    unroll<W / 2>([&](auto i) __attribute__((always_inline)) {
+      [&]<int... L>(std::integer_sequence<int, L...>) __attribute__((always_inline)) {
+        y[2 * i] = __builtin_shufflevector(x[i], x[i + W / 2], (L / 2 + (L % 2) * W)...);
+        y[2 * i + 1] = __builtin_shufflevector(x[i], x[i + W / 2], (W / 2 + L / 2 + (L % 2) * W)...);
+      }(std::make_integer_sequence<int, W>{});
+    });
+    for (int i = 0; i < W; ++i) x[i] = y[i];
+  }
 }
 BITMMA_INLINE void store_bytes(u8* p, vi x) {  // of lanes 0..255
 #if defined(__AVX512F__)
