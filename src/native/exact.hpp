@@ -191,9 +191,9 @@ class Evaluator {
 
   // The groups [0, groups) of products a, b (in Layout's order) joined to c; scales one a group
   // (GST: one for each G products). Returns the last group's number, its code in `code`. Instructions
-  // begin every `groups_per_step` groups; at_start: c has c's format, not yet d's.
+  // begin every `groups_per_step` groups, of which `first` have gone before: then c has d's format.
   Number chain(const Number* a, const Number* b, i64 groups, Number c, u64& code,
-               const Number* scale_a, const Number* scale_b, bool at_start, i64 groups_per_step) {
+               const Number* scale_a, const Number* scale_b, i64 first, i64 groups_per_step) {
     int per_group = s_.family == Family::gst ? s_.L / s_.G : 1;
     for (i64 g = 0; g < groups; ++g) {
       const Number *pa = a + g * s_.group, *pb = b + g * s_.group;
@@ -201,7 +201,7 @@ class Evaluator {
       const Number* sb = scale_b ? scale_b + g * per_group : nullptr;
       switch (s_.family) {
         case Family::fma: code = fma(pa[0], pb[0], c); break;
-        case Family::ftz: code = ftz(pa, pb, c, g % groups_per_step == 0, at_start && g == 0); break;
+        case Family::ftz: code = ftz(pa, pb, c, (first + g) % groups_per_step == 0, first + g == 0); break;
         case Family::e: code = fused_exactly(pa, pb, c); break;
         case Family::t:
         case Family::st: code = truncated(pa, pb, s_.L, c, sa, sb); break;

@@ -140,7 +140,8 @@ template <class Kernel> class Walk {
     i64 unit = layout_.padded_step;
     if (unit > Operand::chunk_max - 64 || unit > 512) unit = s_.group;
     // With few rows B is read once: by few lines of memory at a time, so that prefetching follows.
-    chunk_ = std::max<i64>(1, (job.M <= 16 ? 32 : chunk_target) / unit) * unit;
+    const bool along_k = job.b.row < job.b.col;
+    chunk_ = std::max<i64>(1, (job.M > 16 ? chunk_target : along_k ? 512 : 32) / unit) * unit;
   }
 
   void run() {

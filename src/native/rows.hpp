@@ -27,7 +27,7 @@ class ExactBlock {
  public:
   explicit ExactBlock(const Job& job) : job_(job), s_(*job.spec), layout_(s_, job.K), eval_(s_) {
     per_group_ = s_.family == Family::gst ? s_.L / s_.G : 1;
-    chunk_ = std::max<i64>(1, 4096 / layout_.padded_step) * layout_.padded_step;  // whole instructions
+    chunk_ = std::max<i64>(1, 4096 / s_.group) * s_.group;
   }
 
   void run() {
@@ -69,7 +69,7 @@ class ExactBlock {
     u64 code = 0;
     eval_.chain(&a_[size_t(row * n)], &b_[size_t(col * n)], groups, exact::decode(f, c), code,
                 sa_.empty() ? nullptr : &sa_[size_t(row * groups * per_group_)],
-                sb_.empty() ? nullptr : &sb_[size_t(col * groups * per_group_)], p0 == 0,
+                sb_.empty() ? nullptr : &sb_[size_t(col * groups * per_group_)], p0 / s_.group,
                 layout_.padded_step / s_.group);
     return code;
   }
