@@ -40,7 +40,9 @@ class Environment {
     return w;
   }
   static void write(Word w) { asm volatile("msr fpcr, %0" ::"r"(w) : "memory"); }
-  static Word value(Rounding r, bool flush) {  // RMode in bits 22-23, FZ is bit 24
+  // RMode in bits 22-23: 1 is up, 2 is down; FZ is bit 24 and zeroes subnormal operands too, which x86's
+  // FTZ leaves alone: only for kernels that have none. No traps, default NaNs nor alternative halves.
+  static Word value(Rounding r, bool flush) {
     constexpr Word mode[4] = {0, 2, 1, 3};
     return mode[int(r)] << 22 | (flush ? Word(1) << 24 : 0);
   }

@@ -38,12 +38,16 @@ BITMMA_INLINE vb nearest(const u32* a4, const u8* b1, i64 n) {
 // the significands have at most 24 bits together and scale is a power of two.
 template <int nv>
 BITMMA_INLINE void cut_sum(const float* a, const float* b, i64 n, const vf scale[nv], vi sum[nv]) {
+  vi s[nv];  // a copy of its own stays in registers
+  unroll<nv>([&](auto v) { s[v] = sum[v]; });
 #pragma GCC unroll 4
   for (i64 p = 0; p < n; ++p) {
     vf x = splat(a[p]);
-    for (int v = 0; v < nv; ++v)
-      sum[v] += truncate(x * load<vf>(b + p * columns + v * W) * scale[v]);
+    unroll<nv>([&](auto v) __attribute__((always_inline)) {
+      s[v] += truncate(x * load<vf>(b + p * columns + v * W) * scale[v]);
+    });
   }
+  unroll<nv>([&](auto v) { sum[v] = s[v]; });
 }
 
 // The same in float64, for any exponents and for F beyond int32: products of two 24-bit significands

@@ -228,9 +228,10 @@ inline void run_fma(const Job& job, Again again) {
   else each<FloatWalk<float, vf, FmaOps<float, vf>>>(again, job);
 }
 
-// Section 2, in the flush-to-zero environment. That mode decides tininess after rounding with any
-// exponent, so it would also flush what rounds up to 2^-126, which the model keeps; but a product of
-// at most 23 significant bits cannot lie within 2^-150 below 2^-126, and a sum that small is exact.
+// Section 2, in the flush-to-zero environment. x86 decides tininess after rounding with any exponent,
+// Arm before: both would also flush what rounds up to 2^-126, which the model keeps; but a product of
+// at most 23 significant bits cannot lie within 2^-150 below 2^-126, and a sum that small is exact. Arm
+// flushes operands too: of which none is subnormal here.
 template <int P> class FtzOps {
  public:
   explicit FtzOps(const Spec& s)

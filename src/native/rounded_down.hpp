@@ -17,13 +17,12 @@ template <bool by_parity> class RoundedDown {
 
   template <int nv> void narrow(const Strip& x, vf c[nv]) const {
     if (part_length(0) > sub_ || F2_ < 24 || F2_ - F_ > 20) return narrow_in_steps<nv>(x, c);
-    for (i64 g = 0; g < x.groups; ++g) {
-      if (g == 0 && x.c_is_new && c_lowest_ != -126) narrow_group<nv>(x, g, c_lowest_, c);
-      else if (!by_parity && L_ == 8) group<nv, 8>(x, g, c);
-      else if (by_parity && L_ == 16) group<nv, 16>(x, g, c);
-      else if (!by_parity && L_ == 4) group<nv, 4>(x, g, c);
-      else group<nv, 0>(x, g, c);
-    }
+    i64 g = 0;
+    if (x.c_is_new && c_lowest_ != -126) narrow_group<nv>(x, g++, c_lowest_, c);
+    if (!by_parity && L_ == 8) groups_from<nv, 8>(g, x, c);
+    else if (by_parity && L_ == 16) groups_from<nv, 16>(g, x, c);
+    else if (!by_parity && L_ == 4) groups_from<nv, 4>(g, x, c);
+    else groups_from<nv, 0>(g, x, c);
   }
   void wide(const Strip& x, vf c[NV]) const {
     for (i64 g = 0; g < x.groups; ++g) {
@@ -71,6 +70,12 @@ template <bool by_parity> class RoundedDown {
     for (int v = 0; v < nv; ++v) some[v] = c[v];
   }
 
+  template <int nv, int L0> void groups_from(i64 g, const Strip& x, vf c[nv]) const {
+    vf t[nv];  // a copy of its own stays in registers
+    for (int v = 0; v < nv; ++v) t[v] = c[v];
+    for (; g < x.groups; ++g) group<nv, L0>(x, g, t);
+    for (int v = 0; v < nv; ++v) c[v] = t[v];
+  }
   // One group whose sums fit int32, as the catalogue's do.
   template <int nv, int L0> BITMMA_INLINE void group(const Strip& x, i64 g, vf c[nv]) const {
     const i64 L = L0 ? L0 : L_;
@@ -96,9 +101,15 @@ template <bool by_parity> class RoundedDown {
         vi tiny = (vi)(joint_exponent(c[v], e[v]) < F2_ + 1 - 126);
         all_zero &= !any(tiny & (vi)((sum[v] | (bits<vi>(c[v]) << 1)) != 0));
       }
-      if (!all_zero) return narrow_group<nv>(x, g, -126, c);
+      if (!all_zero) {
+        vf t[nv];
+        for (int v = 0; v < nv; ++v) t[v] = c[v];
+        narrow_group<nv>(x, g, -126, t);
+        for (int v = 0; v < nv; ++v) c[v] = t[v];
+        return;
+      }
     }
-    for (int v = 0; v < nv; ++v) c[v] = join(sum[v], e[v], c[v]);
+    unroll<nv>([&](auto v) __attribute__((always_inline)) { c[v] = join(sum[v], e[v], c[v]); });
   }
   template <int nv> BITMMA_INLINE void part_sum(const Strip& x, i64 p, i64 n, vi sum[nv], vi e[nv]) const {
     alignas(64) u8 near[columns];

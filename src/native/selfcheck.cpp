@@ -18,7 +18,6 @@ using namespace bitmma;
 using namespace bitmma::BITMMA_ISA;
 
 namespace {
-
 constexpr const char* names[] = {"FMA", "FTZ", "E", "T", "ST", "GST", "TR", "GTR", "Lowered"};
 constexpr int families = 9, digested = 600;  // products in the digest; fewer are never run
 using Long = unsigned long long;             // for printf

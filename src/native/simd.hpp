@@ -135,12 +135,22 @@ BITMMA_INLINE vi shift_right(vi a, vi count) {
 }
 // The two halves of a vector, in order.
 BITMMA_INLINE hi half(vi x, int h) {
+#if defined(__AVX512F__)
+  return (hi)(h ? _mm512_extracti64x4_epi64((__m512i)x, 1) : _mm512_castsi512_si256((__m512i)x));
+#elif defined(__AVX2__)
+  return (hi)(h ? _mm256_extracti128_si256((__m256i)x, 1) : _mm256_castsi256_si128((__m256i)x));
+#endif
   hi r;
   std::memcpy(&r, reinterpret_cast<const char*>(&x) + h * int(sizeof r), sizeof r);
   return r;
 }
 BITMMA_INLINE hf half(vf x, int h) { return bits<hf>(half(bits<vi>(x), h)); }
 BITMMA_INLINE vf join(hf low, hf high) {
+#if defined(__AVX512F__)
+  return (vf)_mm512_insertf64x4(_mm512_castpd256_pd512((__m256d)low), (__m256d)high, 1);
+#elif defined(__AVX2__)
+  return (vf)_mm256_insertf128_ps(_mm256_castps128_ps256((__m128)low), (__m128)high, 1);
+#endif
   vf r;
   std::memcpy(&r, &low, sizeof low);
   std::memcpy(reinterpret_cast<char*>(&r) + sizeof low, &high, sizeof high);
@@ -274,10 +284,22 @@ BITMMA_INLINE vd floor(vd x) {
   return x;
 #endif
 }
+#if defined(__AVX512F__)  // what GCC 12 makes of __builtin_convertvector here takes three times as many
+BITMMA_INLINE vd to_double(hf x) { return (vd)_mm512_cvtps_pd((__m256)x); }
+BITMMA_INLINE vd to_double(hi x) { return (vd)_mm512_cvtepi32_pd((__m256i)x); }
+BITMMA_INLINE vl to_long(hi x) { return (vl)_mm512_cvtepi32_epi64((__m256i)x); }
+BITMMA_INLINE hf to_float(vd x) { return (hf)_mm512_cvtpd_ps((__m512d)x); }  // by the rounding mode
+#elif defined(__AVX2__)
+BITMMA_INLINE vd to_double(hf x) { return (vd)_mm256_cvtps_pd((__m128)x); }
+BITMMA_INLINE vd to_double(hi x) { return (vd)_mm256_cvtepi32_pd((__m128i)x); }
+BITMMA_INLINE vl to_long(hi x) { return (vl)_mm256_cvtepi32_epi64((__m128i)x); }
+BITMMA_INLINE hf to_float(vd x) { return (hf)_mm256_cvtpd_ps((__m256d)x); }
+#else
 BITMMA_INLINE vd to_double(hf x) { return __builtin_convertvector(x, vd); }
 BITMMA_INLINE vd to_double(hi x) { return __builtin_convertvector(x, vd); }
 BITMMA_INLINE vl to_long(hi x) { return __builtin_convertvector(x, vl); }
-BITMMA_INLINE hf to_float(vd x) { return __builtin_convertvector(x, hf); }  // by the rounding mode
+BITMMA_INLINE hf to_float(vd x) { return __builtin_convertvector(x, hf); }
+#endif
 // A double of exponent field x.
 BITMMA_INLINE vd from_field(hi x) { return bits<vd>(to_long(x) << 52); }
 BITMMA_INLINE vd multiply_add(vd a, vd b, vd c) {  // one rounding or two: where it is used all is exact
