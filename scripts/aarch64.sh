@@ -13,35 +13,39 @@ trap 'rm -rf "$work"' EXIT
 # CMakeLists.txt's, for bits' sake.
 flags=(-std=c++20 -O3 -ffp-contract=off -fno-math-errno -Wno-psabi)
 
-# check <name> <isa> <command before the program> <compiler and its flags>...
+# check <name> <isa> <the isa's flags> <command before the program> <compiler>...
 check() {
-  local name=$1 isa=$2 under=$3 program="$work/$1"
-  shift 3
+  local name=$1 isa=$2 isa_flags under=$4 program="$work/$1"
+  read -ra isa_flags <<< "$3"
+  shift 4
+  local compile=("$@" "${flags[@]}" -DBITMMA_ISA="$isa")
   echo "== $name: $*"
   # Only the kernels get the instruction set's flags, as in the module.
-  "$@" "${flags[@]}" -DBITMMA_ISA="$isa" -c "$native/kernels.cpp" -o "$program.o"
-  "${@:1:2}" "${flags[@]}" -static -DBITMMA_ISA="$isa" "$native/selfcheck.cpp" "$program.o" -o "$program"
+  "${compile[@]}" "${isa_flags[@]}" -c "$native/kernels.cpp" -o "$program.o"
+  "${compile[@]}" -static "$native/selfcheck.cpp" "$program.o" -o "$program"
   $under "$program" --seconds "$seconds" --seed "$seed" | tee "$program.txt"
 }
 has() { for flag; do grep -qw "$flag" /proc/cpuinfo || return 1; done; }
 
 if [[ $mode != cross ]]; then
-  cxx=("${CXX:-g++}" -DNDEBUG)
-  check plain plain "" "${cxx[@]}"
-  if has avx2 fma f16c; then check avx2 avx2 "" "${cxx[@]}" -mavx2 -mfma -mf16c; fi
+  cxx=${CXX:-g++}
+  check plain plain "" "" "$cxx"
+  if has avx2 fma f16c; then check avx2 avx2 "-mavx2 -mfma -mf16c" "" "$cxx"; fi
   if has avx512f avx512dq avx512bw avx512vl; then
-    check avx512 avx512 "" "${cxx[@]}" -mavx512f -mavx512dq -mavx512bw -mavx512vl -mfma -mf16c -mavx2
+    check avx512 avx512 "-mavx512f -mavx512dq -mavx512bw -mavx512vl -mfma -mf16c -mavx2" "" "$cxx"
   fi
 fi
 if [[ $mode != native ]]; then
-  cross=${CXX_AARCH64:-aarch64-linux-gnu-g++}
-  for tool in "${cross%% *}" qemu-aarch64; do
+  read -ra cross <<< "${CXX_AARCH64:-aarch64-linux-gnu-g++}"  # or clang++ --target=aarch64-linux-gnu
+  for tool in "${cross[0]}" qemu-aarch64; do
     command -v "$tool" > /dev/null || {
       echo "$tool is missing; on Debian and Ubuntu: apt-get install g++-aarch64-linux-gnu qemu-user" >&2
       exit 1
     }
   done
-  read -ra cross <<< "$cross -DNDEBUG"
-  check aarch64 plain qemu-aarch64 "${cross[@]}"
+  check aarch64 plain "" qemu-aarch64 "${cross[@]}"
 fi
-[[ $(sed -n 's/.*digest //p' "$work"/*.txt | sort -u | wc -l) == 1 ]] || { echo "digests differ"; exit 1; }
+if (($(sed -n 's/.*digest //p' "$work"/*.txt | sort -u | wc -l) != 1)); then
+  echo "the digests differ: some machine computes other bits" >&2
+  exit 1
+fi

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import math
@@ -208,6 +209,43 @@ def test_a_c_of_its_own() -> None:
     assert compare([1], [1]).c == 0
 
 
+def test_only_the_gpus_asked_for() -> None:
+    whole = compare()
+    for gpus in ("H100", ["sm_90"], ("Hopper", "MI300X")):
+        names = {isa.gpu(g) for g in ([gpus] if isinstance(gpus, str) else gpus)}
+        some = compare(gpu=gpus)
+        wanted = [(x.value, [e for e in x.instructions if e.gpu in names]) for x in whole.answers]
+        assert [(x.value, list(x.instructions)) for x in some.answers] == [
+            w for w in wanted if w[1]
+        ]
+        assert list(some.left_out) == [e for e in whole.left_out if e.gpu in names]
+    with pytest.raises(ValueError, match="H101"):
+        compare(gpu="H101")
+
+
+def test_long_values_are_shown_as_codes() -> None:
+    x = compare(["0.1", "1"], ["0.5", "1"], gpu="H100")
+    assert x.rounded == ("0.1",) and x.to_dict()["rounded"] == ["0.1"]
+    assert x.answers[0].codes == {"f64": "0x3ff0cccccccccccd"}
+    lines = str(x).splitlines()
+    assert lines[0] == "a = 0.1, 1"
+    assert lines[5:7] == ["                ≈ 1.05  Hopper  mma f64", "f64 0x3ff0cccccccccccd"]
+    assert lines[-1].endswith("; 0.1 is no binary number, the nearest f64 was taken.")
+    for held in ([0.1], ["0x1.999999999999ap-4"], ["1e2"], ["-.5"], ["0e99999999"], ["inf"]):
+        assert compare(held, ["1"], gpu="H100").rounded == ()
+    # A value of several output formats has a code in each; NaN, which has many, none.
+    assert compare(["1"], ["1"], gpu="H100").answers[0].codes == {
+        "f32": "0x3f800000", "f16": "0x3c00", "f64": "0x3ff0000000000000",
+    }  # fmt: skip
+    assert compare(["nan"], ["1"], gpu="H100").answers[0].codes == {}
+
+
+def test_long_inputs_are_folded() -> None:
+    lines = str(compare([1.5] * 30 + [2**-11] + [3] * 3, [*range(34)], gpu="A100")).splitlines()
+    assert lines[0] == "a = 1.5 ×30, 0x1p-11, 3, 3, 3"
+    assert lines[1] == "b = 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, … (34 in all)"
+
+
 def test_what_only_double_holds_is_asked_of_double_only() -> None:
     assert {e.a for x in compare([1e300], [1]).answers for e in x.instructions} == {"f64"}
 
@@ -242,6 +280,10 @@ def test_results_are_values() -> None:
 def test_data_and_tables_say_the_same() -> None:
     x: Comparison = compare([math.inf, 1, 2], [0, 1, 0.5], 1)
     data = json.loads(json.dumps(x.to_dict(), allow_nan=False))
+    for answer, own in zip(data["answers"], x.answers, strict=True):
+        for shown, e in zip(answer["instructions"], own.instructions, strict=True):
+            assert shown["provenance"] == dataclasses.asdict(e.provenance)
+            assert shown["nan"] == ("bits" if e.model.nan == "ones" else "any")
     assert data["a"] == ["inf", 1.0, 2.0] and data["answers"][0]["value"] == "nan"
     assert sum(len(v["instructions"]) for v in data["answers"]) + len(data["left_out"]) == len(
         all_families()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import bitmma
-from bitmma.models import GSTFDPA, STFDPA, TFDPA, Conversion, FTZMulAdd, Lowered
+from bitmma.models import EFDPA, FMA, GSTFDPA, STFDPA, TFDPA, Conversion, FTZMulAdd, Lowered
 
 F16 = bitmma.instruction("H100", "m16n8k16.f32.f16.f16.f32")
 MX = bitmma.instruction("RTX Blackwell", "m16n8k32.kind::mxf8f6f4.block32.f32.e4m3.e5m2.f32.ue8m0")
@@ -115,7 +115,7 @@ CASES: dict[str, tuple[Callable[[], Any], type[Exception], list[str]]] = {
     "explain too long": (
         lambda: F16.explain([1] * 17, [1]),
         ValueError,
-        ["a has 17 elements; at most 16"],
+        ["a has 17 elements, one instruction takes 16"],
     ),
     "explain matrix": (
         lambda: F16.explain(A, B[:, 0]),
@@ -247,7 +247,16 @@ CASES: dict[str, tuple[Callable[[], Any], type[Exception], list[str]]] = {
         ValueError,
         ["TFDPA: F must be 1 to 64, not 0"],
     ),
-    "rho": (lambda: TFDPA(rho="RZ"), TypeError, ["TFDPA: rho must be a Conversion, not 'RZ'"]),
+    "rho": (
+        lambda: TFDPA(rho="RZ"),
+        ValueError,
+        [
+            "TFDPA: rho must be a Conversion or one of RZ_FP32, RZ_E8M13, RNE_FP16, RNE_FP32, "
+            "RNE_FP64, not 'RZ'"
+        ],
+    ),
+    "rho type": (lambda: EFDPA(rho=23), TypeError, ["EFDPA: rho must be a Conversion or", "23"]),
+    "rho of FMA": (lambda: FMA("RZ-FP32"), ValueError, ["RNE_FP32 or RNE_FP64, not RZ-FP32"]),
     "rho mode": (lambda: Conversion("RX", "f32"), ValueError, ["mode is one of RNE", "'RX'"]),
     "G": (lambda: GSTFDPA(G=5), ValueError, ["GSTFDPA: G must divide L=64, not 5"]),
     "P": (lambda: FTZMulAdd(P=3), ValueError, ["FTZMulAdd: P is 2 or 4, not 3"]),

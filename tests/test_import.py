@@ -67,6 +67,7 @@ def test_the_instruction_s_own_example() -> None:
 def test_public_names() -> None:
     assert bitmma.BITS_VERSION == 1
     assert bitmma.__version__ == version("bitmma")
+    assert {x for x in dir(bitmma) if not x.startswith("__")} == {*bitmma.__all__} - {"__version__"}
     assert set(bitmma.__all__) <= set(dir(bitmma))
     for name in bitmma.__all__:
         assert getattr(bitmma, name) is not None

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import pickle
+import re
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
@@ -209,6 +210,13 @@ MXF4 = "m16n8k64.kind::mxf4nvf4"
         ("MI300X", "f32_16x16x16f16", "f32_16x16x16_f16"),
         ("MI300X", "f32_32x32x4_f16", "f32_32x32x4_2b_f16"),
         ("MI100", "v_mfma_f32_32x32x8f16", "f32_32x32x8f16"),
+        ("MI100", "__builtin_amdgcn_mfma_f32_32x32x8f16", "f32_32x32x8f16"),
+        ("MI250X", "__builtin_amdgcn_mfma_f64_16x16x4f64", "f64_16x16x4f64"),
+        ("MI250X", "__builtin_amdgcn_mfma_f32_16x16x16bf16_1k", "f32_16x16x16bf16_1k"),
+        ("MI300X", "__builtin_amdgcn_mfma_f32_16x16x16bf16_1k", "f32_16x16x16_bf16"),
+        ("MI300X", "__builtin_amdgcn_mfma_f32_32x32x4bf16_1k", "f32_32x32x4_2b_bf16"),
+        ("MI300X", "__builtin_amdgcn_mfma_f32_16x16x32_fp8_bf8", "f32_16x16x32_fp8_bf8"),
+        ("MI300X", "__builtin_amdgcn_mfma_f32_16x16x8_xf32", "f32_16x16x8_xf32"),
         ("MI250X", "v_mfma_f32_32x32x8bf16_1k", "f32_32x32x8bf16_1k"),
     ],
 )  # fmt: skip
@@ -229,6 +237,7 @@ def test_spellings(gpu: str, spelling: str, name: str) -> None:
         ("RTX Blackwell", "RTX Blackwell"), ("sm_120", "RTX Blackwell"),
         ("rtx5090", "RTX Blackwell"),
         ("MI300X", "CDNA3"), ("gfx942", "CDNA3"), ("AMD Instinct MI250X", "CDNA2"),
+        ("Radeon Instinct MI100", "CDNA1"),
         ("gfx90a", "CDNA2"), ("gfx908", "CDNA1"), ("cdna1", "CDNA1"),
     ],
 )  # fmt: skip
@@ -240,12 +249,21 @@ def test_gpu_aliases(alias: str, generation: str) -> None:
     ("name", "what"),
     [
         ("sm_103", "sm_103"), ("B300", "sm_103"), ("gfx950", "CDNA4"), ("MI355X", "CDNA4"),
-        ("RDNA3", "RDNA"), ("gfx1100", "RDNA"), ("sm_60", "Pascal"),
+        ("RDNA3", "RDNA"), ("gfx1100", "RDNA"), ("sm_60", "Pascal"), ("sm_121", "GB10"),
+        ("RX 7900", "a Radeon"), ("AMD Radeon RX 9070 XT", "a Radeon"), ("RX 580", "a Radeon"),
+        ("Radeon Pro W7900", "a Radeon"), ("GTX 1650", "a GTX.*no matrix unit"),
+        ("NVIDIA GeForce GTX 1080 Ti", "a GTX.*no matrix unit"), ("Tesla P40", "Pascal"),
+        ("Instinct MI50", "GCN"), ("GB10", "GB10"), ("Thor", "Jetson Thor"),
     ],
 )  # fmt: skip
 def test_chips_that_are_not_modelled_say_so(name: str, what: str) -> None:
-    with pytest.raises(ValueError, match=f"(?s)'{name}' is .*{what}.*which bitmma does not model"):
+    with pytest.raises(ValueError, match=r"bitmma does not model.*modelled are Volta") as caught:
         isa.gpu(name)
+    message = str(caught.value)
+    assert re.search(what, message) and "did you mean" not in message
+    # 'GB10' is GB10, which needs no saying.
+    plain = name.lower().replace("_", "") in what.lower() or name in ("sm_103", "gfx950", "sm_121")
+    assert message.startswith("bitmma does not" if plain else f"{name!r} is ")
 
 
 # --- errors -------------------------------------------------------------------------------------
@@ -323,10 +341,12 @@ CHIPS = {
 
 
 def is_recorded(e: isa.Entry) -> bool:
-    """Operands of one type, c and d too; of the lowered ones m16n8k32 only."""
+    """Operands of one type, c and d too, in groups as long as the recordings': of Hopper's and
+    Blackwell's mma, no m16n8k8 (groups of 8; recorded were 16, of tf32 4), and k32 if lowered."""
     listed = (e.gpu, e.op, e.a, e.d) in RECORDED
     alike = e.a == e.b and e.c == e.d and e.scale is None
-    return listed and alike and not (isinstance(e.model, Lowered) and e.k != 32)
+    other = e.gpu in ("Hopper", "Blackwell") and e.op == "mma" and e.k == 8
+    return listed and alike and not other and not (isinstance(e.model, Lowered) and e.k != 32)
 
 
 def test_recorded_is_said_exactly_where_there_is_a_recording() -> None:
@@ -336,7 +356,21 @@ def test_recorded_is_said_exactly_where_there_is_a_recording() -> None:
         if (e.provenance.level == "recorded") != is_recorded(e)
     ]
     assert wrong == []
-    assert all(CHIPS[e.gpu] in e.provenance.source for e in isa.catalogue() if is_recorded(e))
+    for e in filter(is_recorded, isa.catalogue()):
+        assert CHIPS[e.gpu] in e.provenance.source
+        assert f", {e.op} dot products of " in e.provenance.source
+
+
+def test_what_was_recorded_in_other_groups_is_published() -> None:
+    for gpu in ("Hopper", "Blackwell"):
+        for types in ("f32.f16.f16.f32", "f16.f16.f16.f16", "f32.bf16.bf16.f32"):
+            short = isa.find(gpu, f"m16n8k8.{types}").provenance
+            assert (short.level, short.family_level) == ("published", "recorded")
+            assert isa.find(gpu, f"m16n8k16.{types}").provenance.level == "recorded"
+        tf32 = [isa.find(gpu, f"m16n8k{k}.f32.tf32.tf32.f32").provenance.level for k in (4, 8)]
+        assert tf32 == ["recorded", "published"]
+    for types in ("f32.f16.f16.f32", "f32.bf16.bf16.f32"):  # two groups of 8, as recorded
+        assert isa.find("A100", f"m16n8k16.{types}").provenance.level == "recorded"
 
 
 def test_the_list_of_recordings_is_the_index(recordings: Path) -> None:
@@ -348,6 +382,7 @@ def test_the_list_of_recordings_is_the_index(recordings: Path) -> None:
         found = isa.select(gpu_name=r["gpu"], op=r["op"], a=r["a"], b=r["b"], c=r["c"], d=r["d"])
         sources = {e.provenance.source for e in found if is_recorded(e)}
         assert sources and all(r["gpu"] in source for source in sources), r["file"]
+        assert all(f"{r['op']} dot products of {r['k']}, " in s for s in sources), r["file"]
 
 
 def test_derived_is_what_was_read_from_machine_code() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import pickle
@@ -227,6 +228,35 @@ def test_equal_neighbours_share_a_row() -> None:
     assert "a0·b0…a31·b31 ×32" in text and "  0–31  " in text
     assert len(text.splitlines()) < 20
     assert "= 32" in text.splitlines()[-1]
+
+
+def test_even_and_odd_products_are_labelled() -> None:
+    ones = [1.0] * 32
+    lines = str(one("CDNA3", "f32_16x16x32_fp8_bf8", ones, ones, 0.5)).splitlines()
+    names = [line.split("  ")[1].strip() for line in lines if line.startswith("  ")]
+    first = names.index("even:")
+    assert names[first : first + 6] == [
+        "even:", "a0·b0…a14·b14 ×8", "odd:", "a1·b1…a15·b15 ×8", "joined with:", "c",
+    ]  # fmt: skip
+    assert "a17·b17…a31·b31 ×8" in names
+    assert "even:" not in str(one("CDNA3", "f32_16x16x16_f16", [1, 1], [1, 1]))
+
+
+def test_notes_of_cdna3_are_numbers() -> None:
+    text = str(one("CDNA3", "f32_16x16x16_f16", [1, 2.0**-14], [1, 2.0**-14], 0.5))
+    assert "sum of products, rounded down to multiples of 2^-32: 1\n" in text
+    assert "joint sum, rounded down to multiples of 2^-31: 1.5\n" in text
+    text = str(one("CDNA3", "f32_16x16x16_f16", [], [], 1))
+    assert "no product but 0, joint exponent E = 0" in text and "None" not in text
+    assert "joint sum, rounded down to multiples of 2^-31: 1\n" in text
+
+
+def test_provenance_and_nan_are_said() -> None:
+    e = isa.find("H100", "m64n8k32.f32.e4m3.e4m3")
+    x = Explanation(one(e.gpu, e.name, [1], [1]).trace, "x", e.provenance)
+    assert str(x).splitlines()[1].endswith("e_zero=-133); recorded")
+    assert x.to_dict()["provenance"] == dataclasses.asdict(e.provenance)
+    assert x.to_dict()["nan"] == "bits" and one(*KINDS[-1], [1], [1]).to_dict()["nan"] == "any"
 
 
 # --- Rich, HTML, data -----------------------------------------------------------------------------

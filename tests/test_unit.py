@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import pickle
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -11,7 +12,20 @@ import pytest
 
 import bitmma
 from bitmma import formats, isa, reference
-from bitmma.models import FMA, GSTFDPA, RNE_FP64, STFDPA, TFDPA, TRFDPA, Lowered, Model
+from bitmma.models import (
+    FMA,
+    GSTFDPA,
+    RNE_FP16,
+    RNE_FP32,
+    RNE_FP64,
+    RZ_E8M13,
+    RZ_FP32,
+    STFDPA,
+    TFDPA,
+    TRFDPA,
+    Lowered,
+    Model,
+)
 
 F16 = bitmma.instruction("H100", "m16n8k16.f32.f16.f16.f32")
 MX = bitmma.instruction("RTX Blackwell", "m16n8k64.kind::mxf4nvf4.block16.f32.e2m1.e2m1.f32.ue4m3")
@@ -118,6 +132,19 @@ def test_instructions_are_values(twin) -> None:  # type: ignore[no-untyped-def]
         assert np.array_equal(bits(other(*operands(i))), bits(i(*operands(i))))
 
 
+@pytest.mark.parametrize("name", ["RNE_FP32", "RNE-FP32", "rne_fp32", " RNE-fp32 "])
+def test_conversions_by_name(name: str) -> None:
+    made = dataclasses.replace(F16.model, rho=name)  # type: ignore[type-var]
+    assert made == dataclasses.replace(F16.model, rho=RNE_FP32)  # type: ignore[type-var]
+    assert repr(made) == "TFDPA(L=16, F=25, rho=RNE_FP32, e_zero=-133)"
+
+
+def test_every_conversion_is_found_by_what_it_prints() -> None:
+    for rho in (RZ_FP32, RZ_E8M13, RNE_FP16, RNE_FP32, RNE_FP64):
+        for name in (str(rho), repr(rho)):
+            assert TFDPA(rho=name).rho is rho  # type: ignore[arg-type]
+
+
 def test_instructions_are_frozen() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         F16.m = 3  # type: ignore[misc]
@@ -127,7 +154,33 @@ def test_a_changed_instruction() -> None:
     odd = dataclasses.replace(F16, model=TFDPA(L=4, F=5))
     assert odd != F16
     assert np.array_equal(bits(odd(*operands(odd))), expected(odd, *operands(odd)))
-    assert repr(odd) == f"Instruction('Hopper', {F16.name!r}, {odd.model!r})"
+    title = f"hypothetical, after Hopper mma {F16.name}"
+    assert repr(odd) == f"<Instruction {title}: {odd.model!r}>"
+    assert odd.title == odd.explain([1], [1]).title == title
+    assert str(odd.provenance) == f"hypothetical (after Hopper mma {F16.name})"
+    assert pickle.loads(pickle.dumps(odd)) == odd
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"model": dataclasses.replace(F16.model, F=20)},  # type: ignore[type-var]
+        {"m": 8}, {"n": 16}, {"k": 32}, {"a": "bf16"}, {"gpu": "Ampere"}, {"gpu": "Nobody's"},
+        {"op": "wgmma"}, {"name": "m16n8k8.f32.f16.f16.f32"}, {"name": "mine"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_evidence_does_not_outlive_a_change(field: dict[str, Any]) -> None:
+    assert F16.provenance.level == "recorded"
+    changed = dataclasses.replace(F16, **field)
+    assert changed.provenance.level == changed.provenance.family_level == "hypothetical"
+    assert dataclasses.replace(changed, **{f: getattr(F16, f) for f in field}) == F16
+
+
+def test_no_instruction_of_the_catalogue_is_hypothetical() -> None:
+    for i in bitmma.instructions():
+        assert i.provenance.level != "hypothetical"
+        assert i.title == f"{i.gpu} {i.op} {i.name}"
 
 
 # --- calls ----------------------------------------------------------------------------------------

@@ -1,4 +1,5 @@
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,5 +15,9 @@ def mma(
     isa: str = "",
     exact: bool = False,
 ) -> None: ...
+
+T = TypeVar("T")
+
+def in_default_environment(f: Callable[[], T]) -> T: ...
 def has_kernel(spec: npt.NDArray[np.int64], isa: str = "") -> bool: ...
 def isas() -> list[str]: ...

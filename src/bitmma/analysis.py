@@ -9,7 +9,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
+from fractions import Fraction
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -18,7 +20,7 @@ import numpy.typing as npt
 from bitmma import BITS_VERSION, engine, formats, isa
 from bitmma.engine.operands import from_list
 from bitmma.isa import Entry
-from bitmma.render import model_dict
+from bitmma.render import code_text, model_dict, nan_claim
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -72,6 +74,14 @@ class Answer(_ByContent):
         return tuple(dict.fromkeys(e.gpu for e in self.instructions))
 
     @property
+    def codes(self) -> dict[str, str]:
+        """The value's code in each output format of these instructions; none for NaN."""
+        if math.isnan(self.value):
+            return {}
+        names = dict.fromkeys(e.d for e in self.instructions)
+        return {d: code_text(d, from_list(self.value, d, 1, "value")[0]) for d in names}
+
+    @property
     def families(self) -> tuple[tuple[str, str], ...]:
         """(GPU, instruction) pairs, N left open where a family differs in N only."""
         return tuple((e.gpu, e.family) for e in self.instructions)
@@ -88,6 +98,8 @@ class Comparison(_ByContent):
         answers: the instructions that agree, in increasing order of the value, NaN last.
         left_out: one instruction a family whose formats cannot hold the values, or that cannot be
             chained to their length.
+        rounded: decimals among the values that are no binary number ("0.1"); the nearest float64
+            was taken, as Python does.
     """
 
     a: tuple[float, ...]
@@ -95,6 +107,7 @@ class Comparison(_ByContent):
     c: float
     answers: tuple[Answer, ...]
     left_out: tuple[Entry, ...]
+    rounded: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON-able data; numbers that JSON lacks are "nan", "inf" and "-inf"."""
@@ -103,13 +116,16 @@ class Comparison(_ByContent):
             "a": [_plain(x) for x in self.a],
             "b": [_plain(x) for x in self.b],
             "c": _plain(self.c),
+            "rounded": list(self.rounded),
             "answers": [
                 {
                     "value": _plain(answer.value),
                     "hex": answer.value.hex(),
+                    "codes": answer.codes,
                     "instructions": [
                         {"gpu": e.gpu, "op": e.op, "instruction": e.family,
-                         "model": model_dict(e.model)}
+                         "model": model_dict(e.model), "nan": nan_claim(e.model),
+                         "provenance": asdict(e.provenance)}
                         for e in answer.instructions
                     ],
                 }
@@ -120,28 +136,38 @@ class Comparison(_ByContent):
             ],
         }  # fmt: skip
 
-    def _rows(self) -> Iterator[tuple[str, str, str]]:
-        """(answer, GPU, instructions), the answer in the first row of each group only."""
+    def _groups(self) -> Iterator[list[tuple[str, str, str]]]:
+        """For each answer its rows: (what of the answer is said there, GPU, instructions)."""
         labels = _labels(self.answers)
         for answer, by_gpu in zip(self.answers, labels, strict=True):
-            for i, (gpu, text) in enumerate(by_gpu.items()):
-                yield (_shown(answer.value) if i == 0 else ""), gpu, text
+            said = [_shown(answer.value)]
+            if "≈" in said[0]:  # too long to write out: the codes say it exactly
+                said += [f"{d} {code}" for d, code in answer.codes.items()]
+            units = list(by_gpu.items())
+            height = max(len(said), len(units))
+            said += [""] * (height - len(said))
+            units += [("", "")] * (height - len(units))
+            yield [(d, *unit) for d, unit in zip(said, units, strict=True)]
+
+    def _rows(self) -> Iterator[tuple[str, str, str]]:
+        for group in self._groups():
+            yield from group
 
     def _head(self) -> tuple[str, ...]:
-        return (
-            f"a = {', '.join(map(_shown, self.a))}",
-            f"b = {', '.join(map(_shown, self.b))}",
-            f"c = {_shown(self.c)}",
-        )
+        return (f"a = {_listed(self.a)}", f"b = {_listed(self.b)}", f"c = {_echo(self.c)}")
 
     def _foot(self) -> str:
         count = sum(len(answer.instructions) for answer in self.answers)
         several = len(self.answers) > 1
-        text = f"{count} kinds of instruction, {len(self.answers)} answer{'s' if several else ''}"
+        kinds = "kind" if count == 1 else "kinds"
+        text = f"{count} {kinds} of instruction, {len(self.answers)} answer{'s' * several}"
         if any(e.scale for answer in self.answers for e in answer.instructions):
             text += "; +ue8m0, +ue4m3: block-scaled, with unit scales"
         if self.left_out:
             text += f"; {len(self.left_out)} cannot hold the values"
+        if self.rounded:
+            is_no = "is no binary number" if len(self.rounded) == 1 else "are no binary numbers"
+            text += f"; {', '.join(self.rounded)} {is_no}, the nearest f64 was taken"
         return text + "."
 
     def __repr__(self) -> str:
@@ -152,7 +178,7 @@ class Comparison(_ByContent):
         rows = [("d", "GPU", "instructions"), *self._rows()]
         first, second = (max(len(row[i]) for row in rows) for i in (0, 1))
         lines = [f"{d:>{first}}  {gpu:<{second}}  {text}" for d, gpu, text in rows]
-        return "\n".join([*self._head(), "", *lines, "", self._foot()])
+        return "\n".join([*self._head(), "", *(x.rstrip() for x in lines), "", self._foot()])
 
     def __rich__(self) -> RenderableType:
         from rich import box
@@ -164,20 +190,21 @@ class Comparison(_ByContent):
         table.add_column("d", justify="right", style="bold", no_wrap=True)
         table.add_column("GPU", no_wrap=True)
         table.add_column("instructions", overflow="fold")
-        for i, row in enumerate(self._rows()):
-            if row[0] and i:
-                table.add_section()
-            table.add_row(*(Text(cell) for cell in row))
+        for group in self._groups():
+            for row in group:
+                table.add_row(*(Text(cell) for cell in row))
+            table.add_section()
         return Group(*(Text(line) for line in self._head()), table, Text(self._foot(), "dim"))
 
     def _repr_html_(self) -> str:
         from html import escape
 
         rows = "".join(
-            f'<tr style="{"border-top:1px solid" if d else ""}"><td style="text-align:right">'
+            f'<tr style="{"" if i else "border-top:1px solid"}"><td style="text-align:right">'
             f'<b>{escape(d)}</b></td><td style="text-align:left">{escape(gpu)}</td>'
             f'<td style="text-align:left">{escape(text)}</td></tr>'
-            for d, gpu, text in self._rows()
+            for group in self._groups()
+            for i, (d, gpu, text) in enumerate(group)
         )
         head = "<br/>".join(map(escape, self._head()))
         return (
@@ -188,21 +215,30 @@ class Comparison(_ByContent):
         )
 
 
-def compare(a: Any = None, b: Any = None, c: Any = None) -> Comparison:
+@formats.in_default_environment
+def compare(
+    a: Any = None,
+    b: Any = None,
+    c: Any = None,
+    *,
+    gpu: str | Iterable[str] | None = None,
+) -> Comparison:
     """One dot product ``d = a . b + c`` on every instruction that holds the values exactly.
 
-    Instructions whose k is less than the length are chained, c first; missing products are +0
-    (spec: gemm "chain"). Block-scaled instructions run with unit scales. Without arguments the
-    input of the six answers is used.
+    Instructions whose k is less than the length are chained, c first; missing products are +0, as
+    in `bitmma.matmul`. Block-scaled instructions run with unit scales. Without arguments the input
+    of the six answers is used.
 
     Args:
         a, b: numbers, equally many: Python numbers, decimals ("-0.5") or C hex floats ("0x1p-3").
         c: one number; 0 where ``a`` and ``b`` are given.
+        gpu: only the instructions of this GPU or these, named as for `bitmma.instruction`.
 
     Raises:
         TypeError: something that is no number.
         ValueError: lengths that differ or are 0; only one of ``a`` and ``b`` given; a raw code
-            (codes mean nothing without a format); a number that no instruction's formats hold.
+            (codes mean nothing without a format); a number that no instruction's formats hold; an
+            unknown GPU.
     """
     if a is None and b is None:
         a, b, default_c = SIX_ANSWERS
@@ -217,16 +253,17 @@ def compare(a: Any = None, b: Any = None, c: Any = None) -> Comparison:
         raise ValueError(f"a has {length} values and b has {len(values['b'])}")
     if length == 0:
         raise ValueError("a and b are empty; at least one value each is needed")
+    families = list(_families(gpu))
     held = {
         (name, fmt): _encoded(x, fmt, name)
         for name, x in values.items()
-        for fmt in {getattr(e, name) for e in isa.catalogue()}
+        for fmt in {getattr(e, name) for e in families}
     }
 
     answers: dict[str, tuple[float, list[Entry]]] = {}
     left_out: list[Entry] = []
     results: dict[tuple[Any, ...], float] = {}
-    for e in _families():
+    for e in families:
         codes = [held[name, getattr(e, name)] for name in ("a", "b", "c")]
         if any(x is None for x in codes) or (e.c != e.d and length > e.k):
             left_out.append(e)
@@ -247,6 +284,7 @@ def compare(a: Any = None, b: Any = None, c: Any = None) -> Comparison:
             for value, entries in sorted(answers.values(), key=lambda x: _order(x[0]))
         ),
         tuple(left_out),
+        tuple(dict.fromkeys(_rounded([x for items in values.values() for x in items]))),
     )
 
 
@@ -266,6 +304,16 @@ def _values(given: Any, name: str) -> list[Any]:
     return items
 
 
+def _rounded(items: Iterable[Any]) -> Iterator[str]:
+    """The decimals that are read as the nearest float64, such as "0.1"."""
+    for item in items:
+        if isinstance(item, str) and "x" not in item.lower() and math.isfinite(float(item)):
+            mantissa, _, power = item.strip().lower().partition("e")
+            number = Fraction(mantissa)
+            if number and number * Fraction(10) ** int(power or 0) != Fraction(float(item)):
+                yield item.strip()
+
+
 def _floats(values: Sequence[Any]) -> list[float]:
     codes = from_list(values, "f64", len(values), "value")
     return [float(x) for x in np.array(codes, np.uint64).view(np.float64)]
@@ -280,11 +328,13 @@ def _encoded(values: Sequence[Any], fmt: str, name: str) -> npt.NDArray[Any] | N
     return np.array(codes, formats.get(fmt).code_dtype)
 
 
-def _families() -> Iterator[Entry]:
-    """The first instruction of every family."""
+def _families(gpu: str | Iterable[str] | None) -> Iterator[Entry]:
+    """The first instruction of every family, in the catalogue's order."""
+    names = [gpu] if isinstance(gpu, str) else gpu
+    chosen = isa.GPUS if names is None else {isa.gpu(name) for name in names}
     seen = set()
     for e in isa.catalogue():
-        if (key := (e.gpu, e.op, e.family)) not in seen:
+        if e.gpu in chosen and (key := (e.gpu, e.op, e.family)) not in seen:
             seen.add(key)
             yield e
 
@@ -317,8 +367,30 @@ def _order(value: float) -> tuple[bool, float, float]:
 
 
 def _shown(value: float) -> str:
+    """A short decimal where that is exact, else nine digits of one: ``≈ 0.1``."""
     text = repr(value).removesuffix(".0")
-    return text if len(text) <= 12 else value.hex()
+    exact = not math.isfinite(value) or Fraction(text) == Fraction(value)
+    return text if exact and len(text) <= 12 else f"≈ {value:.9g}"
+
+
+#: Values and runs of equal ones that the echo of the input shows.
+_ECHOED = 12
+
+
+def _listed(values: Sequence[float]) -> str:
+    """The input in one line: long runs of one value as "0 ×28", and only the first dozen."""
+    words: list[str] = []
+    for _, run in groupby(values, float.hex):
+        same = [_echo(x) for x in run]
+        words += same if len(same) < 4 else [f"{same[0]} ×{len(same)}"]
+    more = f", … ({len(values)} in all)" if len(words) > _ECHOED else ""
+    return ", ".join(words[:_ECHOED]) + more
+
+
+def _echo(value: float) -> str:
+    """A value of the input: a short decimal that reads back as it, or a hex float."""
+    text = repr(value).removesuffix(".0")
+    return text if len(text) <= 12 else re.sub(r"\.?0*p", "p", value.hex())
 
 
 def _plain(value: float) -> float | str:

@@ -13,13 +13,15 @@ from __future__ import annotations
 
 import enum
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
+
+from bitmma import _native
 
 __all__ = [
     "FORMATS",
@@ -342,9 +344,27 @@ def get(name: str | Format) -> Format:
     return FORMATS[key]
 
 
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def in_default_environment(f: Callable[_P, _T]) -> Callable[_P, _T]:
+    """``f`` with subnormals kept and rounding to nearest, whatever its caller has set.
+
+    NumPy's arithmetic obeys a thread's flush-to-zero mode, which PyTorch offers to switch on.
+    """
+
+    @functools.wraps(f)
+    def inner(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        return _native.in_default_environment(lambda: f(*args, **kwargs))
+
+    return inner
+
+
 # --- arrays ------------------------------------------------------------------------------------
 
 
+@in_default_environment
 def decode(codes: npt.ArrayLike, format: str | Format) -> npt.NDArray[np.float64]:
     """The values of raw codes, exact in float64 (every format fits).
 
@@ -402,6 +422,7 @@ def _value_table(fmt: Format) -> npt.NDArray[np.float64]:
     return table
 
 
+@in_default_environment
 def quantize(
     x: npt.ArrayLike,
     format: str | Format,
@@ -413,7 +434,8 @@ def quantize(
 
     Args:
         x: real numbers of any shape: an array of floats (ml_dtypes too), of integers up to 2**53
-            in magnitude, or nested lists. A PyTorch tensor goes through ``.numpy()`` first.
+            in magnitude, or nested lists. A PyTorch tensor must be one that NumPy can read, as
+            ``x.detach().cpu().double()`` is; the result is a NumPy array all the same.
         format: the target format's name.
         rounding: ``RNE`` (default), ``RNA`` (ties away), ``RZ``, ``RD``, ``RU`` or ``RA`` (away
             from zero). Overflow follows IEEE 754: nearest and outward modes give Inf (NaN where the

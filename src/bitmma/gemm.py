@@ -23,8 +23,8 @@ def matmul(
     """D = A B + C for any M, N and K, as one chain of instructions along K.
 
     The accumulator of one instruction is the c of the next, K in increasing order; the last one's
-    missing products are +0. K = 0 is one instruction of zero products. (spec: chain schedule, what
-    FP16, BF16 and TF32 kernels do, and FP8 kernels with fast accumulation.)
+    missing products are +0. K = 0 is one instruction of zero products. That is what FP16, BF16 and
+    TF32 kernels do, and FP8 kernels with fast accumulation.
 
     Args:
         A: (..., M, K). B: (..., K, N). C: (..., M, N); None is +0. Leading dimensions broadcast.

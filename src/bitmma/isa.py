@@ -14,12 +14,13 @@ from Xie et al., arXiv 2511.10909v2, and Khattak and Mikaitis, arXiv 2512.07004.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Literal
+from typing import Any, Literal
 
 from bitmma import formats
 from bitmma.models import (
@@ -41,9 +42,9 @@ from bitmma.models import (
     Model,
 )
 
-__all__ = ["GPUS", "OPS", "Entry", "Provenance", "catalogue", "find", "gpu", "select"]
+__all__ = ["GPUS", "OPS", "Entry", "Provenance", "catalogue", "find", "gpu", "provenance", "select"]
 
-Level = Literal["recorded", "published", "derived"]
+Level = Literal["recorded", "published", "derived", "hypothetical"]
 
 OPS = ("mma", "wgmma", "tcgen05", "mfma")
 
@@ -61,8 +62,9 @@ class Provenance:
 
     Attributes:
         level: for this very instruction. "recorded": agrees with recorded outputs of real GPUs;
-            "published": the model of published papers; "derived": read from compiled code.
-        source: which GPUs, papers or compiler.
+            "published": the model of published papers; "derived": read from compiled code;
+            "hypothetical": none of the catalogue's, but made of one of them by replacing fields.
+        source: which GPUs, papers or compiler; after which instruction.
         family_level, family_source: the best evidence for any instruction of the same GPU, kind
             of operands and model, its group length and output format aside.
     """
@@ -114,6 +116,13 @@ class Entry:
         return _MNEMONIC[self.op] + self.name
 
     @property
+    def title(self) -> str:
+        """GPU, op and name; of a changed one, "hypothetical, after Hopper mma m16n8k16..."."""
+        named = f"{self.gpu} {self.op} {self.name}"
+        hypothetical = self.provenance.level == "hypothetical"
+        return f"hypothetical, after {named}" if hypothetical else named
+
+    @property
     def family(self) -> str:
         """The name with N left open where a family of instructions differs in N only."""
         return _family_name(self.name) if self.op in ("wgmma", "tcgen05") else self.name
@@ -148,15 +157,22 @@ _NOT_MODELLED: Mapping[str, str] = {
     "sm_101 sm_110 Thor": "Jetson Thor",
     "sm_121 GB10": "GB10 (sm_121)",
     "gfx950 MI350X MI355X CDNA4": "CDNA4 (gfx950)",
-    "RDNA RDNA1 RDNA2 RDNA3 RDNA4 gfx1030 gfx1100 gfx1101 gfx1102 gfx1103 gfx1150 gfx1151 gfx1200 "
-    "gfx1201": "RDNA",
-    "sm_60 sm_61 P100 Pascal": "Pascal (it has no matrix unit)",
+    "RDNA RDNA1 RDNA2 RDNA3 RDNA4": "RDNA",
+    "sm_60 sm_61 P100 P40 P4 Pascal": "Pascal (it has no matrix unit)",
+    "gfx900 gfx906 MI25 MI50 MI60": "GCN (it has no matrix unit)",
+}
+
+# Product lines of too many names to list, as they stand in a key.
+_LINES_NOT_MODELLED: Mapping[str, str] = {
+    r"gfx1[0-2]\d\d": "RDNA",
+    r"(radeon|rx\d|prow\d).*": "a Radeon (RDNA or older)",
+    r"gtx.*": "a GTX (it has no matrix unit)",
 }
 
 
 def _gpu_key(name: str) -> str:
     key = re.sub(r"[\s_\-.]", "", name.lower())
-    key = re.sub(r"^(nvidia|amd|geforce|instinct|tesla)+", "", key)
+    key = re.sub(r"^(nvidia|amd|geforce|radeon(?=instinct)|instinct|tesla)+", "", key)
     return re.sub(r"^(sm\d+)[af]$", r"\1", key)  # sm_90a, sm_100f: the same chips
 
 
@@ -182,9 +198,13 @@ def gpu(name: str) -> str:
     key = _gpu_key(name)
     if key in _GPU_ALIASES:
         return _GPU_ALIASES[key]
-    if key in _UNMODELLED_ALIASES:
+    lines = (what for line, what in _LINES_NOT_MODELLED.items() if re.fullmatch(line, key))
+    what = _UNMODELLED_ALIASES.get(key) or next(lines, "")
+    if what:
+        own_name = key in _gpu_key(what)  # 'GB10' is GB10: not worth saying
+        which = "" if own_name else f"{name!r} is {what}, which "
         raise ValueError(
-            f"{name!r} is {_UNMODELLED_ALIASES[key]}, which bitmma does not model; "
+            f"{which}bitmma does not model{f' {what}' if own_name else ''}; "
             f"modelled are {', '.join(GPUS)}"
         )
     near = _nearest(key, _GPU_ALIASES, 1)
@@ -255,9 +275,10 @@ _SASS: _Evidence = ("derived", "SASS of nvcc 13.0")
 
 # What was recorded on real GPUs, 1,000 dot products each: op, format of both A and B, formats of
 # both C and D, chips, and how long the dot products were. They speak for every shape of that op and
-# those types, since a longer k is a chain of the same groups; the length stands in the source, so
-# that nobody takes it for more. Lowered instructions are the exception: which half of the products
-# goes first depends on k, so the recordings speak for their own k alone.
+# those types whose model is the one at the recorded length: where a longer k is a chain of the same
+# groups, but not where a shorter k cuts the group, a longer one widens it or, in lowered
+# instructions, other products go first. Op and length stand in the source, so that nobody takes it
+# for more.
 _RECORDINGS: Mapping[str, tuple[tuple[str, str, str, str, int], ...]] = {
     "Volta": (("mma", "f16", "f32 f16", "V100", 4),),
     "Ampere": (
@@ -304,17 +325,50 @@ class _Family:
     d: str
     scale: str | None
     block: int | None
-    model: Model
+    model_at: Callable[[int], Model]  # for any k
     unrecorded: _Evidence  # what stands behind it where there is no recording
+
+    @functools.cached_property
+    def model(self) -> Model:
+        return self.model_at(self.k)
 
     def entries(self, ns: Iterable[int]) -> Iterator[Entry]:
         """The instructions of these N."""
-        provenance = _provenance(self)
-        for n in ns:
-            yield Entry(
-                self.gpu, self.op, self.name.replace("nN", f"n{n}"), self.m, n, self.k, self.a,
-                self.b, self.c, self.d, self.scale, self.block, self.model, provenance,
-            )  # fmt: skip
+        return (Entry(*(*self._fields(n), self.provenance)) for n in ns)
+
+    def has(self, entry: Entry) -> bool:
+        """Whether this is one of its instructions, whatever its provenance says."""
+        own = self._fields(entry.n)
+        return entry.n in self.ns and all(
+            getattr(entry, field.name) == value
+            for field, value in zip(dataclasses.fields(Entry), own, strict=False)
+        )
+
+    def _fields(self, n: int) -> tuple[Any, ...]:
+        """All of an entry but its provenance."""
+        return (
+            self.gpu, self.op, self.name.replace("nN", f"n{n}"), self.m, n, self.k, self.a,
+            self.b, self.c, self.d, self.scale, self.block, self.model,
+        )  # fmt: skip
+
+    @functools.cached_property
+    def provenance(self) -> Provenance:
+        """Its own evidence beside the best of those of the same arithmetic."""
+        own = self.evidence
+        best = _best_evidence(self.gpu)[self.arithmetic]
+        if own[0] == best[0][1][0]:
+            return Provenance(*own, *own)
+        # The nearest kin: the same op, then the same operand, then the same output.
+        kin, (level, source) = max(
+            best,
+            key=lambda x: (
+                x[0].op == self.op,
+                x[0].a == self.a,
+                x[0].d == self.d,
+                x[0].k == self.k,
+            ),
+        )
+        return Provenance(*own, level, f"{kin.op} {kin.name}: {source}")
 
     @property
     def evidence(self) -> _Evidence:
@@ -322,8 +376,8 @@ class _Family:
         if self.a == self.b and self.c == self.d and not self.scale:
             for op, ab, cd, chips, length in _RECORDINGS.get(self.gpu, ()):
                 recorded = op == self.op and self.a in ab.split() and self.d in cd.split()
-                if recorded and (self.k == length or not isinstance(self.model, Lowered)):
-                    source = f"{chips}, dot products of {length}, {_KHATTAK_MIKAITIS}"
+                if recorded and self.model == self.model_at(length):
+                    source = f"{chips}, {op} dot products of {length}, {_KHATTAK_MIKAITIS}"
                     return "recorded", source
         return self.unrecorded
 
@@ -350,19 +404,6 @@ def _best_evidence(gpu_name: str) -> Mapping[tuple[object, ...], list[tuple[_Fam
         if not here or evidence[0] == here[0][1][0]:
             here.append((f, evidence))
     return best
-
-
-def _provenance(f: _Family) -> Provenance:
-    """A family's own evidence beside the best of those of the same arithmetic."""
-    own = f.evidence
-    best = _best_evidence(f.gpu)[f.arithmetic]
-    if own[0] == best[0][1][0]:
-        return Provenance(*own, *own)
-    # The nearest kin: the same op, then the same operand, then the same output.
-    kin, (level, source) = max(
-        best, key=lambda x: (x[0].op == f.op, x[0].a == f.a, x[0].d == f.d, x[0].k == f.k)
-    )
-    return Provenance(*own, level, f"{kin.op} {kin.name}: {source}")
 
 
 # --- NVIDIA: which instructions exist -------------------------------------------------------------
@@ -451,12 +492,13 @@ def _nvidia(gpu_name: str) -> Iterator[_Family]:
             ]
             yield _Family(
                 gpu_name, row.op, ".".join(p for p in parts if p), m, ns, k,
-                a, b, c, d, scale, row.block, _nvidia_model(row, gpu_name, m, k, a, d),
+                a, b, c, d, scale, row.block,
+                functools.partial(_nvidia_model, row, gpu_name, m, a, d),
                 _SASS if row.lowered else _PUBLISHED,
             )  # fmt: skip
 
 
-def _nvidia_model(row: _Row, gpu_name: str, m: int, k: int, a: str, d: str) -> Model:
+def _nvidia_model(row: _Row, gpu_name: str, m: int, a: str, d: str, k: int) -> Model:
     if row.block:
         return STFDPA() if k == 32 else GSTFDPA()
     if d == "f64":
@@ -499,11 +541,11 @@ def _amd(gpu_name: str) -> Iterator[_Family]:
         d, a, b = types[0], types[1], types[-1]
         yield _Family(
             gpu_name, "mfma", name, m, (n,), k, a, b, d, d, None, None,
-            _amd_model(gpu_name, a, d, k, one_k=name.endswith("_1k")), _PUBLISHED,
+            functools.partial(_amd_model, gpu_name, a, d, name.endswith("_1k")), _PUBLISHED,
         )  # fmt: skip
 
 
-def _amd_model(gpu_name: str, a: str, d: str, k: int, *, one_k: bool) -> Model:
+def _amd_model(gpu_name: str, a: str, d: str, one_k: bool, k: int) -> Model:
     if a in ("f64", "f32"):
         return FMA(RNE_FP64 if d == "f64" else RNE_FP32)
     match gpu_name:
@@ -540,6 +582,7 @@ _PREFIXES = {
     "tcgen05.": "tcgen05",
     "v_mfma_": "mfma",
     "mfma_": "mfma",
+    "__builtin_amdgcn_mfma_": "mfma",
 }
 _OPTIONAL = ("sync", "aligned", "row", "col", "block_scale", "cta_group::1", "cta_group::2")
 # PTX's way to write the block: (k, scale_vec).
@@ -576,6 +619,8 @@ def _key(name: str) -> str:
 
 def _lookup(gpu_name: str, key: str) -> Entry | None:
     families = _families(gpu_name)
+    if gpu_name == "CDNA3":  # its bf16 instructions are CDNA2's _1k ones, and compilers say so
+        key = key.removesuffix("_1k")
     if key in families:
         family = families[key]
         return next(family.entries(family.ns))
@@ -586,11 +631,20 @@ def _lookup(gpu_name: str, key: str) -> Entry | None:
     return None
 
 
+def provenance(entry: Entry) -> Provenance:
+    """The catalogue's where it has this very instruction; else the instruction is hypothetical."""
+    family = _families(entry.gpu).get(_key(entry.family)) if entry.gpu in GPUS else None
+    if family and family.has(entry):
+        return family.provenance
+    source = f"after {entry.gpu} {entry.op} {entry.name}"
+    return Provenance("hypothetical", source, "hypothetical", source)
+
+
 def find(gpu_name: str, name: str, op: str | None = None) -> Entry:
     """One instruction by GPU and name.
 
-    The name may carry its mnemonic, ``.sync.aligned``, ``.row.col`` and, for block scaling,
-    ``.block_scale`` with ``.scale_vec::NX`` in place of ``.blockN``.
+    The name may carry its mnemonic, ``__builtin_amdgcn_``, ``.sync.aligned``, ``.row.col`` and, for
+    block scaling, ``.block_scale`` with ``.scale_vec::NX`` in place of ``.blockN``.
 
     Raises:
         TypeError: a name that is no string.

@@ -101,9 +101,27 @@ _CONVERSION_NAMES.update(
 )
 
 
+def _conversion(rho: object, owner: str) -> Conversion:
+    """A Conversion, or the name of one as models print it: "RNE-FP32", "RNE_FP32"."""
+    if isinstance(rho, Conversion):
+        return rho
+    named = {name: conversion for conversion, name in _CONVERSION_NAMES.items()}
+    message = f"{owner}: rho must be a Conversion or one of {', '.join(named)}, not {rho!r}"
+    if not isinstance(rho, str):
+        raise TypeError(message)
+    name = rho.strip().upper().replace("-", "_")
+    if name not in named:
+        raise ValueError(message)
+    return named[name]
+
+
 @dataclass(frozen=True)
 class Model:
-    """What all models share. ``d`` is the output format, ``group`` the products of one step."""
+    """What all models share. ``d`` is the output format, ``group`` the products of one step.
+
+    Where a model has a ``rho``, the names of this module's conversions do as well as themselves:
+    ``TFDPA(rho="RNE_FP32")`` and ``TFDPA(rho="RNE-FP32")`` hold `RNE_FP32`.
+    """
 
     #: "ones": a NaN result is all ones with sign 0 (NVIDIA FDPA); "quiet": the payload is not
     #: known, the canonical quiet NaN is returned and only NaN-ness is claimed.
@@ -111,9 +129,8 @@ class Model:
     family: ClassVar[str]
 
     def __post_init__(self) -> None:
-        rho = getattr(self, "rho", RNE_FP32)
-        if not isinstance(rho, Conversion):
-            raise TypeError(f"{type(self).__name__}: rho must be a Conversion, not {rho!r}")
+        if hasattr(self, "rho"):
+            object.__setattr__(self, "rho", _conversion(self.rho, type(self).__name__))
         for field in ("L", "G"):
             if hasattr(self, field):
                 _check_int(self, field, *L_RANGE)

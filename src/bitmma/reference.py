@@ -10,8 +10,10 @@ arXiv 2512.07004 (recordings that confirm T-FDPA on eight NVIDIA GPUs).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import NamedTuple
 
 from bitmma import formats
@@ -123,17 +125,19 @@ def dpa(
     scale_format: str | None = None,
     scale_a: Sequence[int] = (),
     scale_b: Sequence[int] = (),
+    block: int | None = None,
 ) -> int:
     """One dot product-add: codes in, the code of d out, as one instruction would give it.
 
     Args:
         a, b: k codes each. A k that does not fill the last group is filled up with +0.
         c: one code of ``c_format``.
-        scale_format, scale_a, scale_b: block scaling; k/block codes each.
+        scale_format, scale_a, scale_b, block: block scaling; ceil(k/block) codes each. Without
+            ``block``, k divided among them evenly.
     """
     return trace(
         model, a, b, c, a_format=a_format, b_format=b_format, c_format=c_format,
-        scale_format=scale_format, scale_a=scale_a, scale_b=scale_b,
+        scale_format=scale_format, scale_a=scale_a, scale_b=scale_b, block=block,
     ).result  # fmt: skip
 
 
@@ -173,7 +177,7 @@ def chain(
             }  # fmt: skip
         c = dpa(
             model, part(a, start, k, 0), part(b, start, k, 0), c, a_format=a_format,
-            b_format=b_format, c_format=c_format, scale_format=scale_format, **scales,
+            b_format=b_format, c_format=c_format, scale_format=scale_format, block=block, **scales,
         )  # fmt: skip
         c_format = model.d
     return c
@@ -191,6 +195,7 @@ def trace(
     scale_format: str | None = None,
     scale_a: Sequence[int] = (),
     scale_b: Sequence[int] = (),
+    block: int | None = None,
 ) -> Trace:
     """The same with every step kept: what `explain` shows. Arguments as `dpa`."""
     if len(a) != len(b):
@@ -202,7 +207,7 @@ def trace(
         [_Operand(formats.get(b_format), x) for x in [*b, *fill]],
         [_Operand(formats.get(scale_format), x) for x in scale_a] if scale_format else [],
         [_Operand(formats.get(scale_format), x) for x in scale_b] if scale_format else [],
-        block=len(a) // len(scale_a) if scale_a else 0,
+        block=(block or len(a) // len(scale_a)) if scale_a else 0,
     )
     steps: list[Step] = []
     code, fmt = c, formats.get(c_format)
@@ -609,20 +614,35 @@ def _join_c(
     """Steps 2 to 4: align the products' sum and c to E rounding down, normalise, convert."""
     e_c = c.e if c.n else _FP32_MIN_EXPONENT  # a subnormal FP32 c has -126 anyway
     E = e_c if e_products is None else max(e_products, e_c)
-    notes = [f"products' own e_max {e_products}, joint exponent E = {E}"]
+    own = "no product but 0" if e_products is None else f"products' own e_max {e_products}"
+    notes = [f"{own}, joint exponent E = {E}"]
     t = round_shift(total[0], E - (model.F2 + 1) - total[1], "RD")
     c_term = _align(Term("c", c.n, c.q, e_c), E - model.F, "RD")
     if drop_small_c and e_c < E - model.F - 1:
         c_term = c_term._replace(kept=0)
         notes.append("c lies below E - F - 1 and counts as 0")
     v = _exact_sum([(t, E - (model.F2 + 1)), (c_term.kept, E - model.F)])
-    notes.append(f"sum of products, rounded down to 2^{E - model.F2 - 1}: {t}")
+    notes.append(
+        f"sum of products, rounded down to multiples of 2^{E - model.F2 - 1}: "
+        f"{_value_text(t, E - model.F2 - 1)}"
+    )
     if v[0]:
         unit = max(_exponent(*v), _FP32_MIN_EXPONENT) - model.F2
         v = round_shift(v[0], unit - v[1], "RD"), unit
-        notes.append(f"joint sum rounded down to 2^{unit}: {v[0]}")
+        notes.append(f"joint sum, rounded down to multiples of 2^{unit}: {_value_text(*v)}")
     code = _convert(*v, model.rho)
     return Step(title, (*aligned, c_term), E, v, tuple(notes), str(model.rho), model.d, code)
+
+
+def _value_text(n: int, q: int) -> str:
+    """``n * 2**q`` in a note: a decimal where a short one is exact."""
+    zeros = (n & -n).bit_length() - 1 if n else 0
+    n, q = n >> zeros, q + zeros if n else 0
+    if abs(n) < 1 << 53 and -40 <= q <= 40:
+        decimal = repr(math.ldexp(n, q)).removesuffix(".0")
+        if len(decimal) <= 16 and Fraction(decimal) == Fraction(n) * Fraction(2) ** q:
+            return decimal
+    return f"{n}·2^{q}"
 
 
 # --- 9. Lowered -----------------------------------------------------------------------------------

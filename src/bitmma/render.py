@@ -10,19 +10,22 @@ from __future__ import annotations
 
 import html
 import math
+import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from fractions import Fraction
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bitmma import BITS_VERSION, formats
 from bitmma.formats import Format, Kind
-from bitmma.models import Lowered, Model
+from bitmma.models import GTRFDPA, Lowered, Model
 from bitmma.reference import Aligned, Step, Term, Trace
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+    from bitmma.isa import Provenance
 
 __all__ = [
     "Explanation",
@@ -30,6 +33,8 @@ __all__ = [
     "hex_float",
     "model_dict",
     "model_text",
+    "nan_claim",
+    "provenance_text",
     "value_of",
     "value_text",
 ]
@@ -142,6 +147,17 @@ def model_text(model: Model) -> str:
     return " ".join([model.family, *words])
 
 
+def nan_claim(model: Model) -> str:
+    """What is claimed of a NaN output: "bits", or "any": that it is a NaN."""
+    return "bits" if model.nan == "ones" else "any"
+
+
+def provenance_text(provenance: Provenance) -> str:
+    """The levels without their sources: ``published (family recorded)``."""
+    level, family = provenance.level, provenance.family_level
+    return level if family == level else f"{level} (family {family})"
+
+
 # --- layout: blocks of cells ----------------------------------------------------------------------
 
 
@@ -206,11 +222,12 @@ def _blocks(trace: Trace) -> Iterator[_Block]:
     if trace.scale_a:
         yield _scales(trace)
     # Steps that align nothing and have nothing to say (FMA, E-FDPA) share one table.
-    for plain, steps in groupby(trace.steps, lambda s: s.e_max is None and not s.notes):
+    numbered = enumerate(trace.steps)
+    for plain, steps in groupby(numbered, lambda s: s[1].e_max is None and not s[1].notes):
         if plain:
-            yield _exact_steps(list(steps))
+            yield _exact_steps([s for _, s in steps])
         else:
-            yield from (_step(s, trace.model) for s in steps)
+            yield from (_step(s, trace.model, i * trace.model.group) for i, s in steps)
 
 
 def _operands(trace: Trace) -> _Block:
@@ -264,8 +281,11 @@ def _scales(trace: Trace) -> _Block:
     return _Block(f"Scales {fmt}, one for {block} products", columns, tuple(rows), ())
 
 
-def _step(step: Step, model: Model) -> _Block:
-    """One fused step: what alignment kept and cut of each term, the sum, the rounding."""
+def _step(step: Step, model: Model, start: int) -> _Block:
+    """One fused step: what alignment kept and cut of each term, the sum, the rounding.
+
+    ``start`` is its first product's index, where every group of products has one step.
+    """
     unit_model = model.unit if isinstance(model, Lowered) else model
     F = getattr(unit_model, "F", 0)
     result = _result_number(step, unit_model)
@@ -277,7 +297,12 @@ def _step(step: Step, model: Model) -> _Block:
     whole = max(1, _whole(spans))
 
     rows: list[_Row | None] = []
-    for term, count, last in _runs(step.terms):
+    halves = _halves(step.terms, start) if isinstance(model, GTRFDPA) else ("",) * len(step.terms)
+    half = ""
+    for term, count, last, its_half in _runs(step.terms, halves):
+        if its_half and its_half != half:
+            rows.append((_cell(its_half, "dim"), _cell(""), _cell(""), _cell("")))
+            half = its_half
         name = _term_name(term.name)
         if count > 1:
             name = f"{name}…{_term_name(last.name)} ×{count}"
@@ -381,11 +406,25 @@ def _term_name(name: str) -> str:
     return name.replace("*", "·")
 
 
-def _runs(terms: Sequence[Aligned]) -> Iterator[tuple[Aligned, int, Aligned]]:
-    """Neighbours that differ in name only, as (first, how many, last)."""
-    for _, group in groupby(terms, lambda t: (*t[1:], t.name == "c")):
+def _runs(
+    terms: Sequence[Aligned], halves: Sequence[str]
+) -> Iterator[tuple[Aligned, int, Aligned, str]]:
+    """Neighbours of one half that differ in name only, as (first, how many, last, half)."""
+    pairs = zip(terms, halves, strict=True)
+    for _, group in groupby(pairs, lambda p: (*p[0][1:], p[0].name == "c", p[1])):
         run = list(group)
-        yield run[0], len(run), run[-1]
+        yield run[0][0], len(run), run[-1][0], run[0][1]
+
+
+def _halves(terms: Sequence[Aligned], start: int) -> list[str]:
+    """GTR-FDPA cuts and sums products of even and of odd index in the group apart, then meets c."""
+    lanes = [re.match(r"a(\d+)", t.name) for t in terms]
+    if not any(lanes):
+        return [""] * len(terms)
+    return [
+        "joined with:" if lane is None else ("odd:" if (int(lane[1]) - start) % 2 else "even:")
+        for lane in lanes
+    ]
 
 
 # --- what users hold ------------------------------------------------------------------------------
@@ -400,10 +439,12 @@ class Explanation:
     Attributes:
         trace: every step, exact (`bitmma.reference.Trace`).
         title: what computed it, e.g. ``"Hopper wgmma m64n8k32.f32.e4m3.e4m3"``.
+        provenance: what stands behind it, `bitmma.isa.Provenance`; None where nothing is said.
     """
 
     trace: Trace
     title: str
+    provenance: Provenance | None = None
 
     @property
     def code(self) -> int:
@@ -426,6 +467,8 @@ class Explanation:
             "bits_version": BITS_VERSION,
             "title": self.title,
             "model": model_dict(t.model),
+            "nan": nan_claim(t.model),
+            "provenance": asdict(self.provenance) if self.provenance else None,
             "a_format": t.a_format, "b_format": t.b_format, "c_format": t.c_format,
             "d_format": t.d_format, "scale_format": t.scale_format,
             "a": [_coded(t.a_format, x) for x in t.a],
@@ -439,7 +482,8 @@ class Explanation:
         }  # fmt: skip
 
     def _head(self) -> tuple[str, str]:
-        return self.title, f"{self.trace.model.family}: {self.trace.model!r}"
+        said = f"; {provenance_text(self.provenance)}" if self.provenance else ""
+        return self.title, f"{self.trace.model.family}: {self.trace.model!r}{said}"
 
     def _end(self) -> _Cell:
         return (_Span("d "), _Span(f"{self.trace.d_format} "),

@@ -121,6 +121,7 @@ def assert_bits_equal(
         raise AssertionError(f"bits differ: {report}")
 
 
+@formats.in_default_environment
 def compare_bits(
     x: Any, y: Any, *, nan: Literal["bits", "any"] = "bits", format: str | None = None
 ) -> BitsReport:

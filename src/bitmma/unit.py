@@ -209,11 +209,13 @@ def _shown(trailing: Sequence[int]) -> str:
 # --- instructions ---------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, repr=False)
 class Instruction(isa.Entry):
     """One instruction of one GPU, ready to be called. A value: frozen, hashable, picklable.
 
     Fields as in `bitmma.isa.Entry`: gpu, op, name, m, n, k, the formats a, b, c, d and scale,
-    block, model and provenance. ``dataclasses.replace(instr, model=...)`` makes a hypothetical one.
+    block, model and provenance. ``dataclasses.replace(instr, model=...)`` makes a hypothetical one,
+    and its provenance says so.
 
     Example:
         >>> import bitmma, numpy as np
@@ -224,6 +226,11 @@ class Instruction(isa.Entry):
         >>> float(instr(A, B, C)[0, 0])
         -0.25
     """
+
+    def __post_init__(self) -> None:
+        # Evidence is for an instruction as it is: it neither goes along with changes of a field nor
+        # stays lost when they are taken back.
+        object.__setattr__(self, "provenance", isa.provenance(self))
 
     def __call__(
         self,
@@ -272,6 +279,7 @@ class Instruction(isa.Entry):
         """
         return self._vector_call.run(a, b, c, scale_a, scale_b)
 
+    @formats.in_default_environment
     def explain(
         self,
         a: Any,
@@ -311,7 +319,7 @@ class Instruction(isa.Entry):
             scale_a=scales[0],
             scale_b=scales[1],
         )
-        return Explanation(trace, f"{self.gpu} {self.op} {self.name}")
+        return Explanation(trace, self.title, self.provenance)
 
     def _explained_scale(self, given: Any, name: str) -> list[int]:
         if not self._vector_call.wants(name, given) or not self.scale or not self.block:
@@ -346,12 +354,19 @@ class Instruction(isa.Entry):
         return type(self), tuple(getattr(self, f.name) for f in dataclasses.fields(self))
 
     def __repr__(self) -> str:
+        if self.provenance.level == "hypothetical":
+            return f"<Instruction {self.title}: {self.model!r}>"
         return f"Instruction({self.gpu!r}, {self.name!r}, {self.model!r})"
 
 
 def _dot_operand(x: Any, fmt: str, k: int, name: str) -> list[int]:
     """Numbers or a one-dimensional array as k codes, filled up with +0."""
     if not operands.is_array(x):
+        if k > 1 and isinstance(x, Sequence) and not isinstance(x, str) and len(x) > k:
+            raise ValueError(
+                f"{name} has {len(x)} elements, one instruction takes {k}: explain the first {k}, "
+                "then the next ones with c = the d of these"
+            )
         return operands.from_list(x, fmt, k, name)
     codes, _ = operands.to_codes(x, fmt, name)
     if codes.ndim > 1 or codes.size > k:

@@ -77,7 +77,7 @@ class Grouped {
           for (int t = 0; t < 4; ++t) {
             i64 k = pos_[size_t(g * s_.G + 4 * q + t)];
             u32 x = k < 0 ? 0 : doubled[line[k * m.col] & 15];
-            w |= (x + plus & 255) << 8 * t;
+            w |= ((x + plus) & 255) << 8 * t;
             some |= u32(x != 0) << t;
           }
           out.quad[at(g * quads_ + q, n_ / 4)] = w;

@@ -251,6 +251,26 @@ NB_MODULE(_native, m) {
           return isa_named(isa).has_kernel(read_spec(spec.data(), spec.shape(0)));
         },
         nb::arg("spec"), nb::arg("isa") = "", "Whether a vector kernel serves this model.");
+  m.def("in_default_environment", [](nb::callable f) {
+    // A caller may have set flush-to-zero or another rounding mode: NumPy's arithmetic would obey.
+#if defined(__x86_64__) || defined(_M_X64)
+    struct Restore {
+      unsigned saved = __builtin_ia32_stmxcsr();
+      Restore() { __builtin_ia32_ldmxcsr(0x1F80); }
+      ~Restore() { __builtin_ia32_ldmxcsr(saved); }
+    } restore;
+#elif defined(__aarch64__)
+    struct Restore {
+      u64 saved;
+      Restore() {
+        asm volatile("mrs %0, fpcr" : "=r"(saved));
+        asm volatile("msr fpcr, %0" ::"r"(u64(0)));
+      }
+      ~Restore() { asm volatile("msr fpcr, %0" ::"r"(saved)); }
+    } restore;
+#endif
+    return f();
+  }, nb::arg("f"), "f() with the floating-point environment of a new thread.");
   m.def("isas", [] {
     nb::list names;
     for (const Isa& x : isas())

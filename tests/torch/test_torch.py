@@ -1,5 +1,7 @@
 """PyTorch tensors in, PyTorch tensors out, the same bits as NumPy's."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -182,7 +184,7 @@ A, B, C = torch.zeros(16, 16).half(), torch.zeros(16, 8).half(), torch.zeros(16,
             TypeError,
             "A must be torch.float16 values or 16-bit integer codes of f16",
         ),
-        ((A.double(), B), TypeError, r"not torch.float64; bitmma.quantize\(A, 'f16'\)"),
+        ((A.double(), B), TypeError, r"not torch.float64; A.to\(torch.float16\)"),
         ((A, B.bfloat16()), TypeError, "B must be torch.float16 .* not torch.bfloat16"),
         ((A.bool(), B), TypeError, "A must be .* not torch.bool"),
         ((A.to(torch.complex64), B), TypeError, "A must be .* not torch.complex64"),
@@ -205,5 +207,24 @@ def test_fp6_has_no_dtype() -> None:
     assert_bits_equal(i(torch.from_numpy(A), torch.from_numpy(B), C), i(A, B))
     with pytest.raises(TypeError, match="A must be 8-bit integer codes of e3m2, not"):
         i(torch.zeros(16, 32), torch.from_numpy(B), C)
+    hint = r"; (torch.from_numpy\(bitmma.quantize\(A.*\)) rounds numbers to codes of e3m2$"
+    with pytest.raises(TypeError, match=hint) as caught:
+        i(torch.zeros(16, 32), torch.from_numpy(B))
+    said = re.search(hint, str(caught.value))
+    codes_of_A = eval(said[1], {"torch": torch, "bitmma": bitmma, "A": torch.full((2, 3), 1.5)})
+    assert codes_of_A.dtype is torch.uint8 and (codes_of_A == 0b001110).all()
     with pytest.raises(ValueError, match="bits above the 6 of e3m2"):
         i(torch.from_numpy(A) + 64, torch.from_numpy(B), C)
+
+
+def test_flush_to_zero_changes_no_bit() -> None:
+    assert torch.set_flush_denormal(True)
+    try:
+        assert bitmma.decode(np.uint32([1]), "f32")[0] == 2.0**-149
+        assert bitmma.quantize(np.uint32([1]).view(np.float32), "f32").view(np.uint32) == 1
+        instr = bitmma.instruction("H100", "m16n8k16.f32.bf16.bf16.f32")
+        assert instr.explain(["0x1p-133"], [1]).code == 1 << 16
+        answers = bitmma.compare(["0x1p-133"], [1]).answers
+    finally:
+        torch.set_flush_denormal(False)
+    assert answers == bitmma.compare(["0x1p-133"], [1]).answers

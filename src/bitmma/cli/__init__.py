@@ -18,6 +18,8 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from bitmma.unit import Instruction
+
 __all__ = ["app", "main"]
 
 app = typer.Typer(
@@ -40,6 +42,12 @@ Instr = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Data instead of a table.")]
 _NUMBERS = "Numbers, comma- or space-separated; write --a=-1,2 where the first is negative."
 _CODES = " A decimal, a C hex float (0x1.8p-3) or a 0x code."
+_HYPO = " Hypothetical."
+# `bitmma.cases.CATEGORIES`, which is not imported for a help text.
+_CATEGORIES = (
+    "normal, bits, cancel, narrow, near_f, ties, e_zero, subnormal, overflow, special, zeros, "
+    "pow2, huge"
+)
 
 
 def main(args: Sequence[str] | None = None) -> int:
@@ -59,8 +67,25 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def _complain(message: str) -> int:
+    # The library's messages speak of Python; here that is somewhere else.
+    message = re.sub(r"\bbitmma\.quantize\b", r"in Python, \g<0>", message)
     print(f"bitmma: error: {' '.join(message.split())}", file=sys.stderr)
     return 2
+
+
+def _find(gpu: str, name: str) -> Instruction:
+    """The instruction; the name of a whole family, as `bitmma list` prints it, is explained."""
+    from bitmma.unit import instruction, instructions
+
+    if re.search(r"\dnnk\d", name.lower()):
+        family = [x for x in instructions(gpu) if x.family.lower() == name.strip().lower()]
+        if family:
+            ns = f"{family[0].n}, {family[1].n}, … {family[-1].n}"
+            raise ValueError(
+                f"{name!r} is a family of {len(family)} instructions: write one of {ns} for N, "
+                f"such as {family[0].name}"
+            )
+    return instruction(gpu, name)
 
 
 def _version(wanted: bool) -> None:
@@ -101,7 +126,7 @@ def list_instructions(
 ) -> None:
     """List the instructions, one row a family (N is left open where only N varies)."""
     from bitmma import isa
-    from bitmma.render import model_dict, model_text
+    from bitmma.render import model_dict, model_text, provenance_text
 
     families: dict[tuple[str, str, str], list[isa.Entry]] = {}
     for e in isa.select(gpu_name=gpu, op=op, any_format=with_format):
@@ -129,27 +154,30 @@ def list_instructions(
     for members in families.values():
         e = members[0]
         inputs = f"{e.a}·{e.b}" + (f"·{e.scale}/{e.block}" if e.scale else "")
-        level, family_level = e.provenance.level, e.provenance.family_level
-        provenance = level if family_level == level else f"{level} (family {family_level})"
         formats = f"{inputs}+{e.c}→{e.d}"
-        rows.append((e.gpu, e.op, e.family, formats, model_text(e.model), provenance))
+        model, provenance = model_text(e.model), provenance_text(e.provenance)
+        rows.append((e.gpu, e.op, e.family, formats, model, provenance))
     titles = ("GPU", "op", "instruction", "formats", "model", "provenance")
-    # Names stay whole where that leaves the last two columns something to live on.
-    fixed = sum(max(map(len, column)) + 3 for column in [*zip(titles, *rows, strict=True)][:4])
-    whole = 4 if fixed + 35 <= console.width else 2
-    for i, title in enumerate(titles):
-        table.add_column(title, overflow="fold", no_wrap=i < whole)
-    for row in rows:
+    columns = list(zip(titles, *rows, strict=True))
+    # Nothing is broken in mid-word: where there is no room, columns are left out, these first.
+    left_out = []
+    for title in ("model", "formats", "provenance"):
+        if sum(max(map(len, column)) + 3 for column in columns) <= console.width:
+            break
+        columns = [column for column in columns if column[0] != title]
+        left_out.append(title)
+    for title, *_ in columns:
+        table.add_column(title, overflow="fold", no_wrap=len(columns) > 3)
+    for row in list(zip(*columns, strict=True))[1:]:
         table.add_row(*map(Text, row))
     console.print(table)
     instructions = sum(map(len, families.values()))
-    console.print(
-        Text(
-            f"{len(families)} families, {instructions} instructions. nNk: N = 8 or 16, … 256. "
-            "Sources of the provenance: --json.",
-            "dim",
-        )
-    )
+    text = f"{len(families)} families, {instructions} instructions. "
+    if any("nNk" in e.family for e, *_ in families.values()):
+        text += "nNk: N = 8 or 16, … 256. "
+    if left_out:
+        text += f"No room for {' and '.join(left_out)}: a wider terminal has it. "
+    console.print(Text(f"{text}Sources of the provenance: --json.", "dim"))
 
 
 # --- compare and explain --------------------------------------------------------------------------
@@ -160,6 +188,9 @@ def compare(
     a: Annotated[str | None, typer.Option(help=_NUMBERS)] = None,
     b: Annotated[str | None, typer.Option(help="As many numbers as a.")] = None,
     c: Annotated[str | None, typer.Option(help="One number; 0 if a and b are given.")] = None,
+    gpu: Annotated[
+        list[str] | None, typer.Option(help="Only this GPU; may be given several times.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """One dot product a·b + c on every instruction that holds the values, grouped by answer.
@@ -169,7 +200,8 @@ def compare(
     from bitmma.analysis import compare as run
 
     values_a, values_b = (_numbers(x) if x is not None else None for x in (a, b))
-    _show(run(values_a, values_b, _one(c, "--c") if c is not None else None), json)
+    addend = _one(c, "--c") if c is not None else None
+    _show(run(values_a, values_b, addend, gpu=gpu or None), json)
 
 
 @app.command()
@@ -186,10 +218,8 @@ def explain(
     json: Json = False,
 ) -> None:
     """One dot product step by step: products, alignment, what was cut, rounding."""
-    from bitmma.unit import instruction as find
-
     scales = [_numbers(x) if x is not None else None for x in (scale_a, scale_b)]
-    instr = find(gpu, instruction)
+    instr = _find(gpu, instruction)
     _show(instr.explain(_numbers(a), _numbers(b), _one(c, "--c"), *scales), json)
 
 
@@ -205,7 +235,10 @@ def matmul(
     a: Annotated[str, typer.Argument(metavar="A", help=f"(…, M, K): {_FILE}.")],
     b: Annotated[str, typer.Argument(metavar="B", help="(…, K, N).")],
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="Where D goes: .npy, .npz or .safetensors.")
+        Path,
+        typer.Option(
+            "--output", "-o", help="Where D goes: .npy, or .npz or .safetensors, named d there."
+        ),
     ],
     c: Annotated[str | None, typer.Option(help="(…, M, N); +0 if not given.")] = None,
     scale_a: Annotated[str | None, typer.Option(help="(…, M, K/block).")] = None,
@@ -214,13 +247,14 @@ def matmul(
 ) -> None:
     """D = A B + C on files of any size, as a chain of one instruction along K.
 
-    The instruction says the formats: arrays hold values of them or raw codes.
+    The instruction says the formats: arrays hold values of them or raw codes, as void bytes too:
+    that is what .npy makes of bf16, fp8, fp6 and fp4 arrays. It has no name for float8_e5m2: save
+    x.view(np.uint8).
     """
     from bitmma.cli import products
-    from bitmma.unit import instruction as find
 
     operands = {"A": a, "B": b, "--c": c, "--scale-a": scale_a, "--scale-b": scale_b}
-    instr = find(gpu, instruction)
+    instr = _find(gpu, instruction)
     products.multiply(instr, {k: v for k, v in operands.items() if v is not None}, output, threads)
 
 
@@ -229,18 +263,33 @@ def vectors(
     gpu: Gpu,
     instruction: Instr,
     output: Annotated[Path, typer.Option("--output", "-o", help=".npz, or .txt or .hex for text.")],
-    cases: Annotated[int, typer.Option(help="How many dot products.")] = 1000,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same file.")] = 0,
+    cases: Annotated[int, typer.Option(min=1, help="How many dot products.")] = 1000,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same file.")] = 0,
     category: Annotated[
-        str | None, typer.Option(help="Only these, comma-separated; default: all in turn.")
+        str | None,
+        typer.Option(help=f"Only these, comma-separated; default: all in turn. {_CATEGORIES}."),
     ] = None,
+    l: Annotated[int | None, typer.Option("--L", help="Products of one step." + _HYPO)] = None,
+    f: Annotated[int | None, typer.Option("--F", help="Bits kept below e_max." + _HYPO)] = None,
+    f2: Annotated[int | None, typer.Option("--F2", help="Of the joint sum." + _HYPO)] = None,
+    rho: Annotated[
+        str | None, typer.Option(help="The conversion: RZ-FP32, RZ-E8M13, RNE-FP32…" + _HYPO)
+    ] = None,
+    e_zero: Annotated[int | None, typer.Option(help="Exponent of a zero c." + _HYPO)] = None,
 ) -> None:
-    """Golden inputs and outputs by category, for test benches."""
+    """Golden inputs and outputs by category, for test benches.
+
+    With --L, --F, --F2, --rho or --e-zero: of a hypothetical unit, which nobody has built. It is
+    the instruction's with these parameters replaced, and the file says so.
+    """
     from bitmma.cli import golden
-    from bitmma.unit import instruction as find
 
     chosen = _numbers(category) if category is not None else None
-    golden.write(find(gpu, instruction), output, cases, seed, chosen)
+    changes = {"L": l, "F": f, "F2": f2, "rho": rho, "e_zero": e_zero}
+    instr = golden.changed(
+        _find(gpu, instruction), {k: v for k, v in changes.items() if v is not None}
+    )
+    golden.write(instr, output, cases, seed, chosen)
 
 
 # --- small things ---------------------------------------------------------------------------------

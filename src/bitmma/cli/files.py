@@ -77,6 +77,10 @@ def load(spec: str, name: str) -> Array:
     except Exception as error:
         # Readers of broken files raise whatever the bytes lead them to: all mean the same here.
         reason = " ".join(str(error).split()) or type(error).__name__
+        if "f1'" in reason:  # what np.save calls float8_e5m2, and np.load does not know
+            reason += (
+                "; np.save cannot name this FP8 type: save codes, x.view(np.uint8), or .safetensors"
+            )
         raise ValueError(f"{name}: {path} cannot be read as {suffix}: {reason}") from error
 
 

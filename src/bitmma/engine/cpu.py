@@ -7,9 +7,11 @@ hypothetical one in its exact evaluator. What it cannot hold at all (`_native_ca
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import numpy as np
@@ -36,6 +38,9 @@ Codes = npt.NDArray[Any]
 
 #: Below so many products a call is not worth a second thread.
 _PRODUCTS_PER_THREAD = 1 << 21
+
+#: A second or so of work, after which Python looks for Ctrl-C.
+_PRODUCTS_PER_PIECE = 1 << 31
 
 #: The vector instructions to use, plain, avx2 or avx512; empty: the best this machine has. It
 #: changes no bit: for tests and benchmarks.
@@ -122,7 +127,7 @@ def mma(
         return out
     job = (_aligned(a), _aligned(b), _aligned(c), out, _aligned(scale_a), _aligned(scale_b))
     products = out.size * K
-    if threads > 1 and products >= 2 * _PRODUCTS_PER_THREAD:
+    if products >= 2 * _PRODUCTS_PER_THREAD:
         _in_threads(spec, job, products, threads)
     else:
         _native.mma(spec, *job, _ISA)
@@ -186,7 +191,11 @@ def _in_threads(spec: npt.NDArray[np.int64], job: _Job, products: int, threads: 
     """
     out = job[3]
     axis = int(np.argmax(out.shape))
-    parts = min(threads, products // _PRODUCTS_PER_THREAD, out.shape[axis])
+    # Pieces that end soon, so that Ctrl-C is heard, but not so small that packing the other operand
+    # for each of them would cost.
+    parts = min(threads, products // _PRODUCTS_PER_THREAD)
+    parts = max(parts, min(products // _PRODUCTS_PER_PIECE, out.shape[axis] // 256))
+    parts = min(parts, out.shape[axis])
     edges = [out.shape[axis] * i // parts for i in range(parts + 1)]
 
     def work(i: int) -> None:
@@ -196,11 +205,24 @@ def _in_threads(spec: npt.NDArray[np.int64], job: _Job, products: int, threads: 
         )
         _native.mma(spec, a, b, c, d, scale_a, scale_b, _ISA)
 
-    if parts < 2:
-        _native.mma(spec, *job, _ISA)
-        return
-    for _ in _pool(threads).map(work, range(parts)):
-        pass
+    futures: list[Future[None]] = []
+    try:
+        if threads > 1 and parts > 1:
+            # No new threads as the interpreter shuts down, nor from a pool replaced meanwhile:
+            # what was not submitted is done here.
+            with contextlib.suppress(RuntimeError):
+                pool = _pool(threads)
+                for i in range(parts):
+                    futures.append(pool.submit(work, i))
+        for future in futures:
+            future.result()
+        for i in range(len(futures), parts):
+            work(i)
+    except BaseException:
+        for future in futures:
+            future.cancel()
+        wait(futures)  # nothing may still write to an output that the caller has given up
+        raise
 
 
 def _piece(x: Codes | None, operand: int, axis: int, where: slice) -> Codes | None:
@@ -212,13 +234,28 @@ def _piece(x: Codes | None, operand: int, axis: int, where: slice) -> Codes | No
     return piece
 
 
-@functools.cache
+_pools: list[ThreadPoolExecutor] = []  # one at most, as large as was ever asked for
+_pool_lock = threading.Lock()
+
+
 def _pool(threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads, thread_name_prefix="bitmma")
+    with _pool_lock:
+        if not _pools or _pools[0]._max_workers < threads:
+            for old in _pools:
+                old.shutdown(wait=False)
+            _pools[:] = [ThreadPoolExecutor(threads, thread_name_prefix="bitmma")]
+        return _pools[0]
 
 
-if hasattr(os, "register_at_fork"):  # a child has none of its parent's threads
-    os.register_at_fork(after_in_child=_pool.cache_clear)
+def _forget_pool() -> None:
+    """A forked child has none of its parent's threads, nor whoever held the lock."""
+    global _pool_lock
+    _pool_lock = threading.Lock()
+    _pools.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_pool)
 
 
 # --- what the native module is told ---------------------------------------------------------------

@@ -144,11 +144,24 @@ def _from_numpy(x: Any, fmt: str, types: _Types, name: str) -> tuple[Codes, Kind
     )
 
 
-def _quantize_hint(dtype: object, fmt: str, name: str) -> str:
+def _is_number(dtype: object) -> bool:
     """Numbers of another type can be rounded, but only when the caller says so."""
-    if any(word in str(dtype) for word in ("float", "int")):
-        return f"; bitmma.quantize({name}, {fmt!r}) rounds numbers to {fmt}"
-    return ""
+    return any(word in str(dtype) for word in ("float", "int"))
+
+
+def _quantize_hint(dtype: object, fmt: str, name: str) -> str:
+    if not _is_number(dtype):
+        return ""
+    return f"; bitmma.quantize({name}, {fmt!r}) rounds numbers to {fmt}"
+
+
+def _tensor_hint(dtype: object, fmt: str, name: str, wanted: object) -> str:
+    if not _is_number(dtype):
+        return ""
+    if wanted is not None and formats.get(fmt).width >= 8:
+        return f"; {name}.to({wanted}) converts numbers"
+    codes = f"bitmma.quantize({name}.detach().cpu().double(), {fmt!r}).view('u1')"
+    return f"; torch.from_numpy({codes}) rounds numbers to codes of {fmt}"
 
 
 # --- PyTorch --------------------------------------------------------------------------------------
@@ -167,7 +180,7 @@ def _from_torch(
         values = f"{wanted} values or " if wanted is not None else ""
         raise TypeError(
             f"{name} must be {values}{size * 8}-bit integer codes of {fmt}, "
-            f"not {x.dtype}{_quantize_hint(x.dtype, fmt, name)}"
+            f"not {x.dtype}{_tensor_hint(x.dtype, fmt, name, wanted)}"
         )
     if x.requires_grad:
         x = x.detach()
@@ -248,6 +261,7 @@ _EXPONENT_LIMIT = 5000
 _DIGIT_LIMIT = 4000
 
 
+@formats.in_default_environment
 def from_list(values: Any, fmt: str, k: int, name: str) -> list[int]:
     """Python numbers as ``k`` codes, exactly; short lists are filled up with +0.
 

@@ -1,0 +1,94 @@
+"""The caller's floating-point modes and threads: what must change no bit, nor pile up."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import bitmma
+from bitmma import models, reference
+
+SMALLEST = float.fromhex("0x1p-149")  # outside: pow rounds as it is told, too
+FE_MODES = {"down": 0x400, "up": 0x800, "toward zero": 0xC00}  # x86-64; aarch64 has others
+
+
+@pytest.fixture(params=FE_MODES)
+def rounding(request: pytest.FixtureRequest) -> Iterator[str]:
+    if sys.platform != "linux" or "x86_64" not in __import__("platform").machine():
+        pytest.skip("fesetround's constants are those of x86-64 Linux")
+    libm = ctypes.CDLL("libm.so.6")
+    assert libm.fesetround(FE_MODES[request.param]) == 0
+    yield request.param
+    libm.fesetround(0)
+
+
+def test_callers_rounding_changes_no_bit(rounding: str) -> None:
+    third = np.float64(1) / np.float64(3)
+    assert (third * 3 != 1) or rounding == "up"  # the mode is really on
+    x = np.array([1 / 3, -1 / 3, 1e-310, 65519.9, SMALLEST])
+    assert bitmma.quantize(x, "f16").view(np.uint16).tolist() == [
+        0x3555, 0xB555, 0x0000, 0x7BFF, 0x0000,
+    ]  # fmt: skip
+    assert bitmma.decode(np.uint32([1]), "f32")[0] == SMALLEST
+    instr = bitmma.instruction("MI300X", "f32_16x16x16_f16")
+    a = np.random.default_rng(1).standard_normal((16, 16)).astype(np.float16)
+    got = instr(a, a.T).view(np.uint32)
+    want = [
+        [
+            reference.dpa(
+                instr.model, row.view(np.uint16).tolist(), column.view(np.uint16).tolist(), 0,
+                a_format="f16", b_format="f16", c_format="f32",
+            )
+            for column in a
+        ]
+        for row in a
+    ]  # fmt: skip
+    assert got.tolist() == want
+
+
+def test_scales_belong_to_their_block_whatever_k() -> None:
+    """K = 5 in blocks of 4: the fifth product has the second scale, in both engines."""
+    one = np.full((1, 5), 0x3C00, np.uint16)
+    for model in (models.GSTFDPA(L=1, G=1), models.STFDPA(L=1)):
+        got = bitmma.mma(
+            model, one, one.T, a="f16", scale="ue8m0", block=4,
+            scale_a=np.uint8([[127, 130]]), scale_b=np.uint8([[127], [127]]),
+        )  # fmt: skip
+        assert got.tolist() == [[4 + 8]]
+        code = reference.chain(
+            model, [0x3C00] * 5, [0x3C00] * 5, 0, k=5, a_format="f16", b_format="f16",
+            c_format="f32", scale_format="ue8m0", scale_a=[127, 130], scale_b=[127, 127], block=4,
+        )  # fmt: skip
+        assert code == np.float32(12).view(np.uint32)
+
+
+def test_threads_do_not_pile_up() -> None:
+    instr = bitmma.instruction("H100", "m16n8k16.f32.f16.f16.f32")
+    a = np.ones((256, 256), np.float16)
+    for threads in range(2, 12):
+        assert (bitmma.matmul(a, a, instruction=instr, threads=threads) == 256).all()
+    assert sum(t.name.startswith("bitmma") for t in threading.enumerate()) <= 2 * 11
+
+
+def test_work_goes_on_after_the_main_thread() -> None:
+    """No new threads can start then; the product is computed all the same."""
+    program = """
+import threading, time, numpy as np, bitmma
+instr = bitmma.instruction("H100", "m16n8k16.f32.f16.f16.f32")
+a = np.ones((512, 512), np.float16)
+def late():
+    threading.main_thread().join()
+    time.sleep(0.2)
+    print(int(bitmma.matmul(a, a, instruction=instr, threads=2).sum()))
+threading.Thread(target=late).start()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (done.stdout.strip(), done.stderr) == (str(512**3), "")
