@@ -66,36 +66,46 @@ class ExactSum {
     return all;
   }
 
+  // Any exponents: what each addition loses is carried along.
   void carefully(const Strip& x, float* c, u8* redo) const {
-    for (int h = 0; h < halves; ++h) {
-      vd d = to_double(load<hf>(c + h * D));
-      vl bad{};
+    constexpr int at_once = 4;  // independent chains, to hide latency
+    for (int h0 = 0; h0 < halves; h0 += at_once) {
+      vd d[at_once];
+      vl bad[at_once] = {};
+      unroll<at_once>([&](auto h) { d[h] = to_double(load<hf>(c + (h0 + h) * D)); });
       for (i64 g = 0; g < x.groups; ++g) {
-        const double *a = x.a_wide + g * L_, *b = x.b_wide + g * L_ * columns + h * D;
-        vd high{}, low{};
+        const double *a = x.a_wide + g * L_, *b = x.b_wide + g * L_ * columns + h0 * D;
+        vd high[at_once] = {}, low[at_once] = {};
         // Two numbers hold the products' sum: multiples of 2^grid and what is below, each exact; or,
         // for two products, their sum and its loss.
         if (L_ == 2) {
-          two_sum(splat(a[0]) * load<vd>(b), splat(a[1]) * load<vd>(b + columns), high, low);
+          unroll<at_once>([&](auto h) __attribute__((always_inline)) {
+            two_sum(splat(a[0]) * load<vd>(b + h * D), splat(a[1]) * load<vd>(b + columns + h * D), high[h], low[h]);
+          });
         } else {
-          for (i64 p = 0; p < L_; ++p) {
-            vd y = splat(a[p]) * load<vd>(b + p * columns);
-            vd big = (y + splat(split)) - splat(split);
-            high += big, low += y - big;
-          }
+          for (i64 p = 0; p < L_; ++p)
+            unroll<at_once>([&](auto h) __attribute__((always_inline)) {
+              vd y = splat(a[p]) * load<vd>(b + p * columns + h * D);
+              vd big = (y + splat(split)) - splat(split);
+              high[h] += big, low[h] += y - big;
+            });
         }
-        vd s, e, lost_u, lost_r;
-        two_sum(high, d, s, e);
-        vd u = add_odd(e, low, lost_u);
-        vd r = add_odd(s, u, lost_r);
-        // u was rounded far below r's precision, unless s and u cancelled: then do it exactly.
-        vd size_u = bits<vd>(bits<vl>(u) & i64(0x7FFFFFFFFFFFFFFF));
-        vd size_r = bits<vd>(bits<vl>(r) & i64(0x7FFFFFFFFFFFFFFF));
-        bad |= (vl)(lost_u != 0) & (vl)(size_u > size_r * 0x1p20);
-        d = to_double(to_float(r + vd{}));
+        unroll<at_once>([&](auto h) __attribute__((always_inline)) {
+          vd s, e, lost_u, lost_r;
+          two_sum(high[h], d[h], s, e);
+          vd u = add_odd(e, low[h], lost_u);
+          vd r = add_odd(s, u, lost_r);
+          // u was rounded far below r's precision, unless s and u cancelled: then do it exactly.
+          vd size_u = bits<vd>(bits<vl>(u) & i64(0x7FFFFFFFFFFFFFFF));
+          vd size_r = bits<vd>(bits<vl>(r) & i64(0x7FFFFFFFFFFFFFFF));
+          bad[h] |= (vl)(lost_u != 0) & (vl)(size_u > size_r * 0x1p20);
+          d[h] = to_double(to_float(r + vd{}));
+        });
       }
-      store(c + h * D, to_float(d));
-      for (int l = 0; l < D; ++l) redo[h * D + l] = bad[l] != 0;
+      for (int h = 0; h < at_once; ++h) {
+        store(c + (h0 + h) * D, to_float(d[h]));
+        for (int l = 0; l < D; ++l) redo[(h0 + h) * D + l] = bad[h][l] != 0;
+      }
     }
   }
 
@@ -206,11 +216,16 @@ class ExactSumWalk {
         vf now = load<vf>(c + v * W), old = load<vf>(before + v * W);
         check |= any((vi)(now - now != 0.0f) | (vi)(old - old != 0.0f));
       }
+      alignas(64) float special[columns] = {};
+      if (specials) special_sums(r, n, special);
       for (i64 j = 0; check && j < cols; ++j) {
-        // Inf and NaN have no two-sum: whatever is not finite now is done again, by the rules.
-        if (specials || redo[j] || !std::isfinite(c[j]) || !std::isfinite(before[j])) {
-          if (before[j] != before[j]) { c[j] = before[j]; continue; }
-          if (specials && settle(r, j, n, before[j], c[j])) continue;
+        // Inf and NaN have no two-sum: whatever is not finite is settled by the rules.
+        const bool finite = std::isfinite(c[j]) && std::isfinite(before[j]);
+        if (before[j] != before[j] || special[j] != special[j]) {
+          c[j] = NAN;
+        } else if (finite && std::isinf(special[j])) {
+          c[j] = special[j];
+        } else if (redo[j] || !finite) {
           u64 code = start ? (job_.c.data ? load_code(job_.c.at(i, j0 + j), 4) : 0) : load_code(job_.d.at(i, j0 + j), 4);
           c[j] = bits<float>(u32(exact_.redo(i, j0 + j, p0, p1, code)));
         }
@@ -223,19 +238,16 @@ class ExactSumWalk {
     if (s_.L == 2) return kernel_.quickly<2, odd>(x, c, limit);
     return kernel_.quickly<0, odd>(x, c, limit);
   }
-  // With specials among the operands: true if they decide by themselves (c becomes the result), or if
-  // none meets this output (c stays).
-  bool settle(i64 r, i64 j, i64 n, float before, float& c) {
+  // Sums over the stand-ins of Operand::special_elements: NaN or Inf where special values decide.
+  void special_sums(i64 r, i64 n, float* out) {
     cols_.special_panel(b_);
-    const float* a = rows_.special_row(r, a_);
-    float sum = 0;
-    for (i64 p = 0; p < n; ++p) sum += a[p] * b_.special_value[size_t(p * columns + j)];
-    if (sum != sum) { c = sum; return true; }
-    if (std::isinf(sum)) {
-      if (std::isfinite(c) && std::isfinite(before)) { c = sum; return true; }
-      return false;
+    const float *a = rows_.special_row(r, a_), *b = b_.special_value.data();
+    vf sum[NV] = {};
+    for (i64 p = 0; p < n; ++p) {
+      vf x = splat(a[p]);
+      for (int v = 0; v < NV; ++v) sum[v] += x * load<vf>(b + p * columns + v * W);
     }
-    return std::isfinite(c) && std::isfinite(before);
+    std::memcpy(out, sum, sizeof sum);
   }
 
   const Job& job_;
