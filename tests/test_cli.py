@@ -110,6 +110,21 @@ def test_a_reader_that_leaves_is_no_error() -> None:
     assert child.returncode == 1
 
 
+@pytest.mark.parametrize("command", ["compare", "compare --json", "list", "list --json"])
+def test_a_closed_stdout_is_one_line(command: str) -> None:
+    done = subprocess.run(
+        ["sh", "-c", '"$@" >&-', "sh", *BITMMA, *command.split()], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (2, "bitmma: error: standard output is closed\n")
+
+
+@pytest.mark.parametrize("command", ["compare", "list", "list --json"])
+def test_output_in_ascii(command: str) -> None:
+    done = process(*command.split(), env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.isascii() and "Hopper" in done.stdout
+
+
 # --- list, compare, explain -----------------------------------------------------------------------
 
 
@@ -303,9 +318,6 @@ def test_matmul_without_c_writes_f16_and_overwrites() -> None:
     Path("d.npy").write_text("old")
     run("matmul", *instr, keep_npy("a", A), keep_npy("b", B), "-o", "d.npy")
     assert_same_bits(np.load("d.npy"), bitmma.matmul(A, B, instruction=instr))
-    # Over one of its own operands, too.
-    run("matmul", *instr, "a.npy", "b.npy", "-o", "a.npy")
-    assert_same_bits(np.load("a.npy"), np.load("d.npy"))
 
 
 def test_matmul_block_scaled_from_packed_fp4() -> None:
@@ -334,6 +346,38 @@ def test_matmul_block_scaled_values_from_npy() -> None:
     run("matmul", *MX, *names[:2], "--scale-a", names[2], "--scale-b", names[3], "-o", "d.npy")
     expected = bitmma.matmul(A, B, instruction=MX, scale_a=scale_a, scale_b=scale_b)
     assert_same_bits(np.load("d.npy"), expected)
+
+
+def test_matmul_does_not_replace_its_operands(capsys: Any) -> None:
+    A, B, _ = operands(fmt="f16")
+    before = A.copy()
+    keep_npy("a", A), keep_npy("b", B)
+    assert main(["matmul", *F16, "a.npy", "b.npy", "-o", "./a.npy"]) == 2
+    assert "-o 'a.npy' is also A" in capsys.readouterr().err
+    assert_same_bits(np.load("a.npy"), before)
+
+
+def test_corrupted_npz_is_noticed(capsys: Any) -> None:
+    A, B, _ = operands(fmt="f16")
+    np.savez("a.npz", a=A)
+    content = Path("a.npz").read_bytes()
+    at = content.index(A.tobytes()) + 5
+    Path("a.npz").write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+    assert main(["matmul", *F16, "a.npz", keep_npy("b", B), "-o", "d.npy"]) == 2
+    assert "A: a.npz cannot be read as .npz: Bad CRC" in capsys.readouterr().err
+
+
+def test_matmul_of_too_many_dimensions(capsys: Any) -> None:
+    A, B, _ = operands(fmt="f16")
+    args = [keep_npy("a", A.reshape((1,) * 31 + A.shape)), keep_npy("b", B)]
+    assert main(["matmul", *F16, *args, "-o", "d.npy"]) == 2
+    assert "A may have up to 30 leading dimensions, not 31" in capsys.readouterr().err
+
+
+def test_vectors_of_a_seed_beyond_int64(capsys: Any) -> None:
+    assert main(["vectors", *F16, "-o", "v.npz", "--seed", "9" * 23]) == 2
+    assert "--seed" in (message := capsys.readouterr().err) and message.count("\n") == 1
+    assert main(["vectors", *F16, "-o", "v.npz", "--cases", "2", "--seed", str(2**63 - 1)]) == 0
 
 
 @pytest.mark.parametrize("tile", [1, 5000, 1 << 40])
@@ -399,7 +443,8 @@ def test_a_bar_is_drawn_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch, caps
     assert "products" in capsys.readouterr().err
 
 
-def test_ctrl_c_leaves_nothing() -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_leaves_nothing(number: int) -> None:
     size = 1 << 14
     # Small tiles: Python hears the signal between two, however slow the machine or the build is.
     program = BITMMA[-1].replace("sys.exit", "products._TILE = products._SIDE = 16; sys.exit")
@@ -419,11 +464,11 @@ def test_ctrl_c_leaves_nothing() -> None:
             assert time.monotonic() < deadline and child.poll() is None
             time.sleep(0.01)
         time.sleep(0.3)
-        child.send_signal(signal.SIGINT)
+        child.send_signal(number)
         out, err = child.communicate(timeout=600)
     finally:
         child.kill()  # one that did not heed it would compute for an hour
-    assert (child.returncode, out, err) == (130, "", "")
+    assert (child.returncode, out, err) == (128 + number, "", "")
     assert sorted(os.listdir()) == ["a.npy", "b.npy", "d.npy"]
     assert Path("d.npy").read_text() == "old"
 

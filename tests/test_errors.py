@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import ml_dtypes
@@ -9,7 +10,17 @@ import numpy as np
 import pytest
 
 import bitmma
-from bitmma.models import EFDPA, FMA, GSTFDPA, STFDPA, TFDPA, Conversion, FTZMulAdd, Lowered
+from bitmma.models import (
+    EFDPA,
+    FMA,
+    GSTFDPA,
+    STFDPA,
+    TFDPA,
+    Conversion,
+    FTZMulAdd,
+    Lowered,
+    Model,
+)
 
 F16 = bitmma.instruction("H100", "m16n8k16.f32.f16.f16.f32")
 MX = bitmma.instruction("RTX Blackwell", "m16n8k32.kind::mxf8f6f4.block32.f32.e4m3.e5m2.f32.ue8m0")
@@ -27,6 +38,11 @@ def matmul(*operands: Any, instruction: Any = F16, **more: Any) -> Any:
 
 def mma(model: Any = None, *operands: Any, a: Any = "f16", **more: Any) -> Any:
     return bitmma.mma(model or TFDPA(), *(operands or (A, B)), a=a, **more)
+
+
+def deep(x: Any) -> Any:
+    """With 31 leading dimensions."""
+    return x.reshape((1,) * 31 + x.shape)
 
 
 #: What is done, the error, and words of its message in their order.
@@ -295,6 +311,132 @@ CASES: dict[str, tuple[Callable[[], Any], type[Exception], list[str]]] = {
         ValueError,
         ["scale_a is missing", "scales of ue8m0"],
     ),
+    "subclass": (
+        lambda: mma(type("Mine", (TFDPA,), {})()),
+        TypeError,
+        ["model must be one of bitmma.models (FMA, ", "Lowered), not Mine("],
+    ),
+    "base class": (lambda: mma(Model()), TypeError, ["model must be one of", "not Model()"]),
+    "subclass in Lowered": (
+        lambda: Lowered(unit=type("Mine", (TFDPA,), {})()),
+        TypeError,
+        ["Lowered: unit must be a TFDPA, not Mine("],
+    ),
+    "mode type": (
+        lambda: Conversion([], "f32"),  # type: ignore[arg-type]
+        TypeError,
+        ["Conversion: mode must be a string, not []"],
+    ),
+    "format of rho": (
+        lambda: Conversion("RZ", ["f32"]),  # type: ignore[arg-type]
+        TypeError,
+        ["Conversion: format must be a string, not ['f32']"],
+    ),
+    "P type": (lambda: FTZMulAdd(2.0), TypeError, ["P must be an int, not 2.0"]),  # type: ignore[arg-type]
+    "P of NumPy": (lambda: FTZMulAdd(np.int64(4)), TypeError, ["P must be an int"]),  # type: ignore[arg-type]
+    **{
+        f"parts {parts}": (
+            lambda parts=parts: Lowered(parts=parts),
+            TypeError,
+            ["Lowered: parts must be sets of ints such as ((0, 1), (2, 3)), not"],
+        )
+        for parts in (5, None, ((0, 1), 2), ((0, "a"),), ((0.0, 1.0),), ((False, True),))
+    },
+    "block list": (lambda: mma(scale="ue8m0", block=[32]), TypeError, ["block must be an int"]),
+    "block bool": (
+        lambda: mma(STFDPA(L=1), scale="ue8m0", block=True),
+        TypeError,
+        ["block must be an int, not True"],
+    ),
+    "scale list": (lambda: mma(scale=[]), TypeError, ["format is named by a string, not list"]),
+    "b list": (lambda: mma(b=[]), TypeError, ["b: a format is named by a string, not list"]),
+    # changed instructions
+    **{
+        f"replace {change}": (
+            lambda change=change: dataclasses.replace(F16, **change),
+            error,
+            [words],
+        )
+        for change, error, words in (
+            ({"a": "zz"}, ValueError, "a: unknown format 'zz'; formats are"),
+            ({"c": []}, TypeError, "c: a format is named by a string, not list"),
+            ({"b": "ue8m0"}, ValueError, "b is ue8m0, which has no zero"),
+            ({"d": "f16"}, ValueError, "d is f16, but the model's output is f32: TFDPA("),
+            ({"model": None}, TypeError, "model must be one of bitmma.models"),
+            ({"k": 0}, ValueError, "Instruction: k must be 1 or more, not 0"),
+            ({"k": "x"}, TypeError, "Instruction: k must be an int, not 'x'"),
+            ({"k": 16.0}, TypeError, "Instruction: k must be an int, not 16.0"),
+            ({"m": -1}, ValueError, "Instruction: m must be 1 or more, not -1"),
+            ({"n": True}, TypeError, "Instruction: n must be an int, not True"),
+            ({"gpu": None}, TypeError, "gpu must be a string, not None"),
+            ({"op": "hmma"}, ValueError, "op is one of mma"),
+            ({"block": 32}, ValueError, "scale and block go together"),
+            ({"block": [32]}, TypeError, "block must be an int, not [32]"),
+            ({"scale": "ue8m0", "block": 16}, ValueError, "has no block scales"),
+        )
+    },
+    "replace k of blocks": (
+        lambda: dataclasses.replace(MX, k=48),
+        ValueError,
+        ["k must be a multiple of the block of 32, not 48"],
+    ),
+    # too many dimensions
+    "dimensions": (
+        lambda: F16(deep(A), B),
+        ValueError,
+        ["A may have up to 30 leading dimensions, not 31"],
+    ),
+    "dimensions of C": (lambda: F16(A, B, deep(C)), ValueError, ["C may have up to 30 leading"]),
+    "dimensions in dpa": (lambda: F16.dpa(deep(A[0]), A), ValueError, ["a may have up to 30"]),
+    "dimensions in matmul": (lambda: matmul(A, deep(B)), ValueError, ["B may have up to 30"]),
+    "dimensions in mma": (lambda: mma(None, deep(A), B), ValueError, ["A may have up to 30"]),
+    # look-up by what is no text or number
+    **{
+        f"instructions {change}": (
+            lambda change=change: bitmma.instructions(**change),
+            TypeError,
+            [words],
+        )
+        for change, words in (
+            ({"m": "16"}, "m must be an int, not '16'"),
+            ({"m": [1]}, "m must be an int, not [1]"),
+            ({"n": [8]}, "n must be an int, not [8]"),
+            ({"k": True}, "k must be an int, not True"),
+            ({"k": 16.0}, "k must be an int, not 16.0"),
+            ({"a": 1}, "a format is named by a string, not int"),
+        )
+    },
+    # rounding
+    "rounding": (
+        lambda: bitmma.quantize(A, "f16", rounding=[]),  # type: ignore[arg-type]
+        TypeError,
+        ["rounding must be a string, not []"],
+    ),
+    "quantize masked": (
+        lambda: bitmma.quantize(np.ma.masked_array([1.0], [True]), "f16"),
+        TypeError,
+        ["x is a masked array"],
+    ),
+    # what explain takes for numbers
+    **{
+        f"explain {x!r}": (
+            lambda x=x: F16.explain(x, [1]),
+            TypeError,
+            [f"a must be numbers or strings in a list, not a {type(x).__name__}"],
+        )
+        for x in ({3: 9}, {1, 2}, b"1")
+    },
+    "compare set": (lambda: bitmma.compare({1, 2}, [1, 2]), TypeError, ["a must be", "not a set"]),
+    "huge integer": (
+        lambda: F16.explain([10**5000], [1]),
+        ValueError,
+        ["a[0] has 16610 bits; no format needs 10000"],
+    ),
+    "huge fraction": (
+        lambda: F16.explain([1], [Fraction(1, 10**5000)]),
+        ValueError,
+        ["b[0] has 16610 bits"],
+    ),
     # threads
     "threads": (lambda: matmul(A, B, threads=0), ValueError, ["threads must be", "0"]),
     "threads type": (lambda: matmul(A, B, threads=1.5), TypeError, ["threads must be", "1.5"]),
@@ -317,7 +459,24 @@ def test_bad_input(case: str) -> None:
 
 
 def test_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for value in ("0", "-1", "many", "1.5"):
+    for value in ("0", "-1", "many", "1.5", "9" * 20):
         monkeypatch.setenv("BITMMA_NUM_THREADS", value)
         with pytest.raises(ValueError, match=f"BITMMA_NUM_THREADS must be .*{value}"):
             matmul(A, B)
+    monkeypatch.setenv("BITMMA_NUM_THREADS", "9" * 5000)
+    with pytest.raises(ValueError, match="BITMMA_NUM_THREADS must be a positive integer, not '99"):
+        matmul(A, B)
+
+
+def test_thirty_leading_dimensions() -> None:
+    lead = (1,) * 30
+    assert F16(A.reshape(lead + A.shape), B).shape == (*lead, 16, 8)
+    assert F16.dpa(A[0].reshape((*lead, 16)), A[0]).shape == lead
+    assert matmul(A, B.reshape(lead + B.shape)).shape == (*lead, 16, 8)
+
+
+def test_what_is_written_otherwise_is_the_same() -> None:
+    parts: Any = [[0, 1], [2, 3]]
+    assert hash(Lowered(parts=parts)) == hash(Lowered()) and Lowered(parts=parts) == Lowered()
+    assert dataclasses.replace(F16, a="float16") is not F16
+    assert dataclasses.replace(F16, a="float16") == F16

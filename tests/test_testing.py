@@ -122,3 +122,8 @@ def test_what_cannot_be_compared() -> None:
         assert_bits_equal(x, x.astype(complex))
     with pytest.raises(ValueError, match='nan is "bits" or "any"'):
         assert_bits_equal(x, x, nan="some")  # type: ignore[arg-type]
+
+
+def test_reports_are_hashable() -> None:
+    x, y = np.float32([1, -0.0]), np.float32([2, 0])
+    assert len({compare_bits(x, y), compare_bits(x, y), compare_bits(x, x)}) == 2

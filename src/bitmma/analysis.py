@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bitmma import BITS_VERSION, engine, formats, isa
-from bitmma.engine.operands import from_list
+from bitmma.engine.operands import as_list, from_list
 from bitmma.isa import Entry
 from bitmma.render import code_text, model_dict, nan_claim
 
@@ -293,7 +293,7 @@ _CODE = re.compile(r"\s*0[xX][0-9a-fA-F]+\s*")
 
 def _values(given: Any, name: str) -> list[Any]:
     """The values as a list, each known to be a number that some format holds."""
-    items = [given] if isinstance(given, str) or not isinstance(given, Iterable) else list(given)
+    items = as_list(given, name)
     for item in items:
         if isinstance(item, str) and _CODE.fullmatch(item):
             raise ValueError(

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar
@@ -434,8 +435,8 @@ def quantize(
 
     Args:
         x: real numbers of any shape: an array of floats (ml_dtypes too), of integers up to 2**53
-            in magnitude, or nested lists. A PyTorch tensor must be one that NumPy can read, as
-            ``x.detach().cpu().double()`` is; the result is a NumPy array all the same.
+            in magnitude, or nested lists. A PyTorch tensor is read without its gradient; the
+            result is a NumPy array all the same.
         format: the target format's name.
         rounding: ``RNE`` (default), ``RNA`` (ties away), ``RZ``, ``RD``, ``RU`` or ``RA`` (away
             from zero). Overflow follows IEEE 754: nearest and outward modes give Inf (NaN where the
@@ -452,6 +453,8 @@ def quantize(
         TypeError: ``x`` is not real numbers.
     """
     fmt = get(format)
+    if not isinstance(rounding, str):
+        raise TypeError(f"rounding must be a string, not {rounding!r}")
     if rounding not in ROUNDINGS:
         raise ValueError(f"rounding is one of {', '.join(ROUNDINGS)}, not {rounding!r}")
     values = _as_float64(x)
@@ -465,7 +468,10 @@ def quantize(
 
 
 def _as_float64(x: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    array = np.asarray(x)
+    if isinstance(x, np.ma.MaskedArray):
+        raise TypeError("x is a masked array; a format knows no masks, fill it first")
+    torch = sys.modules.get("torch")
+    array = _from_torch(torch, x) if torch and isinstance(x, torch.Tensor) else np.asarray(x)
     if array.dtype.kind in "ui":
         if array.size and max(abs(int(array.min())), abs(int(array.max()))) > 2**53:
             raise ValueError("x has integers beyond 2**53, which float64 does not hold exactly")
@@ -477,6 +483,21 @@ def _as_float64(x: npt.ArrayLike) -> npt.NDArray[np.float64]:
         return array.astype(np.float64)
     except (TypeError, ValueError):
         raise TypeError(f"x must be real numbers, not {array.dtype}") from None
+
+
+def _from_torch(torch: Any, x: Any) -> npt.NDArray[Any]:
+    """A tensor's numbers, by their bits where NumPy knows the type by ml_dtypes only."""
+    try:
+        if not x.dtype.is_floating_point:
+            return np.asarray(x.numpy(force=True))
+        dtype = get(str(x.dtype)).dtype
+        bits = x.detach().resolve_neg().view(getattr(torch, f"int{8 * dtype.itemsize}"))
+        if bits.shape == x.shape and x.dtype != getattr(torch, "float4_e2m1fn_x2", None):
+            return np.asarray(bits.numpy(force=True).view(dtype))
+    except (RuntimeError, TypeError, ValueError):
+        pass
+    what = f"{type(x).__name__} of {x.dtype}"
+    raise TypeError(f"x must be real numbers in a dense tensor, not a {what}") from None
 
 
 def _round_codes(

@@ -652,7 +652,7 @@ def find(gpu_name: str, name: str, op: str | None = None) -> Entry:
             have it); an unknown name (the message gives the nearest).
     """
     generation = gpu(gpu_name)
-    _check_op(op)
+    check_op(op)
     if not isinstance(name, str):
         raise TypeError(f"an instruction is named by a string, not {name!r}")
     said, rest = _split(name)
@@ -686,7 +686,7 @@ def _suggestion(gpu_name: str, key: str, ops: set[str | None]) -> str:
     return f"; the nearest {'is' if len(near) == 1 else 'are'} {', '.join(near)}"
 
 
-def _check_op(op: str | None) -> None:
+def check_op(op: str | None) -> None:
     if op is not None and op not in OPS:
         raise ValueError(f"op is one of {', '.join(OPS)}, not {op!r}")
 
@@ -706,14 +706,19 @@ def select(
         any_format: a format that A, B, C, D or the scales have.
         n, fields: wanted values of n and of the fields m, k, a, b, c, d, scale, block.
     """
-    _check_op(op)
+    check_op(op)
     generations = GPUS if gpu_name is None else (gpu(gpu_name),)
     held = formats.get(any_format).name if any_format is not None else None
-    wanted = {
-        field: formats.get(value).name if isinstance(value, str) else value
-        for field, value in fields.items()
-        if value is not None
-    }
+    wanted: dict[str, str | int] = {}
+    for field, value in {"n": n, **fields}.items():
+        if value is None:
+            continue
+        if field not in ("m", "n", "k", "block"):
+            value = formats.get(value).name  # type: ignore[arg-type]
+        elif type(value) is not int:
+            raise TypeError(f"{field} must be an int, not {value!r}")
+        if field != "n":
+            wanted[field] = value
     return tuple(
         entry
         for g in generations

@@ -11,12 +11,13 @@ arXiv 2511.10909v2 (MICRO 2026), section 4; Lowered: read from the machine code 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from bitmma import formats
 
 __all__ = [
     "EFDPA",
+    "FAMILIES",
     "FMA",
     "GSTFDPA",
     "GTRFDPA",
@@ -39,12 +40,14 @@ L_RANGE = (1, 4096)
 EXPONENT_RANGE = (-100_000, 1_000)
 
 
-def _check_int(owner: object, field: str, low: int, high: int) -> None:
+def check_int(owner: object, field: str, low: int, high: float = float("inf")) -> None:
+    """TypeError or ValueError unless a field is an int in that range."""
     value = getattr(owner, field)
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{type(owner).__name__}: {field} must be an int, not {value!r}")
     if not low <= value <= high:
-        raise ValueError(f"{type(owner).__name__}: {field} must be {low} to {high}, not {value}")
+        accepted = f"{low} to {high}" if high < float("inf") else f"{low} or more"
+        raise ValueError(f"{type(owner).__name__}: {field} must be {accepted}, not {value}")
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,10 @@ class Conversion:
     mantissa_bits: int | None = None
 
     def __post_init__(self) -> None:
+        for field in ("mode", "format"):
+            value = getattr(self, field)
+            if not isinstance(value, str):
+                raise TypeError(f"Conversion: {field} must be a string, not {value!r}")
         if self.mode not in formats.ROUNDINGS:
             raise ValueError(
                 f"Conversion: mode is one of {', '.join(formats.ROUNDINGS)}, not {self.mode!r}"
@@ -71,7 +78,7 @@ class Conversion:
         if self.format not in ("f64", "f32", "f16", "bf16"):
             raise ValueError(f"Conversion: format is f64, f32, f16 or bf16, not {self.format!r}")
         if self.mantissa_bits is not None:
-            _check_int(self, "mantissa_bits", 1, formats.get(self.format).mantissa_bits)
+            check_int(self, "mantissa_bits", 1, formats.get(self.format).mantissa_bits)
 
     def __repr__(self) -> str:
         return _CONVERSION_NAMES.get(self) or (
@@ -133,12 +140,12 @@ class Model:
             object.__setattr__(self, "rho", _conversion(self.rho, type(self).__name__))
         for field in ("L", "G"):
             if hasattr(self, field):
-                _check_int(self, field, *L_RANGE)
+                check_int(self, field, *L_RANGE)
         for field in ("F", "F2"):
             if hasattr(self, field):
-                _check_int(self, field, *F_RANGE)
+                check_int(self, field, *F_RANGE)
         if hasattr(self, "e_zero"):
-            _check_int(self, "e_zero", *EXPONENT_RANGE)
+            check_int(self, "e_zero", *EXPONENT_RANGE)
 
     @property
     def d(self) -> str:
@@ -176,7 +183,8 @@ class FTZMulAdd(Model):
     P: int = 4
 
     def __post_init__(self) -> None:
-        if isinstance(self.P, bool) or self.P not in (2, 4):
+        check_int(self, "P", 2, 4)
+        if self.P == 3:
             raise ValueError(f"FTZMulAdd: P is 2 or 4, not {self.P!r}")
 
     @property
@@ -269,6 +277,9 @@ class GTRFDPA(Model):
     rho: Conversion = RNE_FP32
 
 
+_PARTS = "Lowered: parts must be sets of ints such as ((0, 1), (2, 3))"
+
+
 @dataclass(frozen=True)
 class Lowered(Model):
     """FP8 ``mma.sync`` on sm_90 and sm_100, which the compiler makes of two f16 instructions.
@@ -290,10 +301,16 @@ class Lowered(Model):
     parts: tuple[tuple[int, ...], ...] = ((0, 1), (2, 3))
 
     def __post_init__(self) -> None:
-        _check_int(self, "K", *L_RANGE)
-        if not isinstance(self.unit, TFDPA):
+        check_int(self, "K", *L_RANGE)
+        if type(self.unit) is not TFDPA:
             raise TypeError(f"Lowered: unit must be a TFDPA, not {self.unit!r}")
-        order: list[Any] = [i for part in self.parts for i in part]
+        try:  # lists do as well: a model is hashable, whatever it was made of
+            object.__setattr__(self, "parts", tuple(map(tuple, self.parts)))
+        except TypeError:
+            raise TypeError(f"{_PARTS}, not {self.parts!r}") from None
+        order = [i for part in self.parts for i in part]
+        if any(type(i) is not int for i in order):
+            raise TypeError(f"{_PARTS}, not {self.parts!r}")
         if not order or sorted(order) != list(range(len(order))) or not all(self.parts):
             raise ValueError(
                 f"Lowered: parts must split 0..n-1 into non-empty sets, not {self.parts!r}"
@@ -308,3 +325,16 @@ class Lowered(Model):
     @property
     def group(self) -> int:
         return self.K
+
+
+#: All models. Others, and classes made of these, are nothing that the engines know.
+FAMILIES: tuple[type[Model], ...] = (
+    FMA, FTZMulAdd, EFDPA, TFDPA, STFDPA, GSTFDPA, TRFDPA, GTRFDPA, Lowered,
+)  # fmt: skip
+
+
+def check_model(model: object) -> None:
+    """TypeError unless it is a value of one of this module's classes."""
+    if type(model) not in FAMILIES:
+        names = ", ".join(family.__name__ for family in FAMILIES)
+        raise TypeError(f"model must be one of bitmma.models ({names}), not {model!r}")

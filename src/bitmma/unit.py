@@ -16,7 +16,7 @@ import numpy as np
 
 from bitmma import engine, formats, isa, reference
 from bitmma.engine import operands
-from bitmma.models import GSTFDPA, STFDPA, Model
+from bitmma.models import GSTFDPA, STFDPA, Model, check_int, check_model
 
 if TYPE_CHECKING:
     from bitmma.render import Explanation
@@ -28,6 +28,9 @@ Array = Any
 
 
 SCALES = ("scale_a", "scale_b")
+
+#: NumPy's iterators take 32 dimensions, two of them the matrix's.
+MAX_LEADING = 30
 
 
 # --- one call, whoever makes it -------------------------------------------------------------------
@@ -184,6 +187,10 @@ class Call:
                     f"{name} must be {_shown(trailing)} for {self._purpose(a, b)}, "
                     f"got {_tuple(array.shape)}"
                 )
+            if cut > MAX_LEADING:
+                raise ValueError(
+                    f"{name} may have up to {MAX_LEADING} leading dimensions, not {cut}"
+                )
             leads.append(array.shape[:cut])
         try:
             np.broadcast_shapes(*leads)
@@ -228,6 +235,23 @@ class Instruction(isa.Entry):
     """
 
     def __post_init__(self) -> None:
+        for field in ("gpu", "op", "name"):
+            if not isinstance(getattr(self, field), str):
+                raise TypeError(f"{field} must be a string, not {getattr(self, field)!r}")
+        isa.check_op(self.op)
+        for field in ("m", "n", "k"):
+            check_int(self, field, 1)
+        check_model(self.model)
+        for field in ("a", "b", "c", "d"):
+            object.__setattr__(self, field, _operand_format(getattr(self, field), field))
+        if self.d != self.model.d:
+            raise ValueError(
+                f"d is {self.d}, but the model's output is {self.model.d}: {self.model!r}"
+            )
+        object.__setattr__(self, "scale", _scale_format(self.scale, self.block))
+        _check_scaling(self.model, self.scale, self.block)
+        if self.block and self.k % self.block:
+            raise ValueError(f"k must be a multiple of the block of {self.block}, not {self.k}")
         # Evidence is for an instruction as it is: it neither goes along with changes of a field nor
         # stays lost when they are taken back.
         object.__setattr__(self, "provenance", isa.provenance(self))
@@ -465,27 +489,32 @@ def mma(
         TypeError, ValueError: as for an `Instruction`; also an unknown format, and scales for a
             model that has none.
     """
-    if not isinstance(model, Model):
-        raise TypeError(f"model must be one of bitmma.models, not {model!r}")
+    check_model(model)
     call = _hypothetical(
-        model, _operand_format(a, "a"), _operand_format(b or a, "b"),
-        _operand_format(c or model.d, "c"), scale and formats.get(scale).name, block,
+        model, _operand_format(a, "a"), _operand_format(a if b is None else b, "b"),
+        _operand_format(model.d if c is None else c, "c"), _scale_format(scale, block), block,
     )  # fmt: skip
     return call.run(A, B, C, scale_a, scale_b, threads)
 
 
 def _operand_format(name: str, argument: str) -> str:
-    fmt = formats.get(name)
+    try:
+        fmt = formats.get(name)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{argument}: {error}") from None
     if fmt.specials == "ue8m0":
         raise ValueError(f"{argument} is {fmt}, which has no zero and is for scales only")
     return fmt.name
 
 
-@functools.lru_cache
-def _hypothetical(
-    model: Model, a: str, b: str, c: str, scale: str | None, block: int | None
-) -> Call:
-    """Checks what the arguments of `mma` mean together; remembered, as a model is used for long."""
+def _scale_format(scale: str | None, block: int | None) -> str | None:
+    """The scales' format by its own name; TypeError where block is no int."""
+    if block is not None and (isinstance(block, bool) or not isinstance(block, int)):
+        raise TypeError(f"block must be an int, not {block!r}")
+    return None if scale is None else formats.get(scale).name
+
+
+def _check_scaling(model: Model, scale: str | None, block: int | None) -> None:
     if (scale is None) != (block is None):
         raise ValueError(f"scale and block go together, got scale={scale!r} and block={block!r}")
     if scale is not None and block is not None:
@@ -496,8 +525,14 @@ def _hypothetical(
         if isinstance(model, STFDPA) and scale != "ue8m0":
             raise ValueError(f"STFDPA adds exponents: its scales are ue8m0, not {scale}")
         share = model.G if isinstance(model, GSTFDPA) else model.L
-        if isinstance(block, bool) or not isinstance(block, int):
-            raise TypeError(f"block must be an int, not {block!r}")
         if block < 1 or block % share:
             raise ValueError(f"block must be a multiple of {share} for {model!r}, not {block}")
+
+
+@functools.lru_cache
+def _hypothetical(
+    model: Model, a: str, b: str, c: str, scale: str | None, block: int | None
+) -> Call:
+    """Checks what the arguments of `mma` mean together; remembered, as a model is used for long."""
+    _check_scaling(model, scale, block)
     return Call(repr(model), model, a, b, c, scale, block, None)

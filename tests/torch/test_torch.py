@@ -228,3 +228,37 @@ def test_flush_to_zero_changes_no_bit() -> None:
     finally:
         torch.set_flush_denormal(False)
     assert answers == bitmma.compare(["0x1p-133"], [1]).answers
+
+
+@pytest.mark.parametrize("fmt", ["f64", "f32", "f16", "bf16", "e4m3", "e5m2", "fp8", "bf8"])
+def test_quantize_reads_tensors_exactly(fmt: str) -> None:
+    x = codes(fmt, (4, 5))
+    tensor = torch.from_numpy(x.view(f"i{x.itemsize}")).view(DTYPES[fmt]).T
+    if fmt[0] != "e" and fmt[:2] not in ("fp", "bf"):
+        tensor = tensor.requires_grad_()
+    expected = x.view(formats.get(fmt).dtype).T.astype(np.float64)
+    assert_bits_equal(bitmma.quantize(tensor, "f64"), expected)
+
+
+def test_quantize_reads_integers_and_gradients() -> None:
+    x = torch.tensor([1.0, 2.5], dtype=torch.bfloat16, requires_grad=True)
+    assert bitmma.quantize(x, "f16").tolist() == [1.0, 2.5]
+    assert bitmma.quantize(torch.tensor([1, 2]), "f16").tolist() == [1.0, 2.0]
+    assert bitmma.quantize(-torch.tensor([1.0]), "f16").tolist() == [-1.0]
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_tensors_without_plain_numbers() -> None:
+    from torch._subclasses import FakeTensorMode
+
+    nested = torch.nested.nested_tensor([torch.zeros(16, 16), torch.zeros(16, 16)])
+    with FakeTensorMode():
+        fake = torch.zeros(16, 16, dtype=torch.float16)
+    B = torch.zeros(16, 8, dtype=torch.float16)
+    for x, what in ((nested.half(), "nested"), (fake, "FakeTensor")):
+        with pytest.raises(TypeError, match=f"A must be a dense tensor with data, not a {what}"):
+            F16(x, B)
+        with pytest.raises(TypeError, match="x must be real numbers in a dense tensor"):
+            bitmma.quantize(x, "f16")
+    with pytest.raises(TypeError, match="x must be real numbers, not complex64"):
+        bitmma.quantize(torch.zeros(2, dtype=torch.complex64), "f16")

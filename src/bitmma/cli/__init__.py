@@ -6,10 +6,13 @@ imported by the command that needs them, so that ``--help`` is quick.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -52,9 +55,12 @@ _CATEGORIES = (
 
 def main(args: Sequence[str] | None = None) -> int:
     """Run one command line (None: the process's own) and return the exit code."""
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="replace")  # an encoding without "·" is no error
     try:
         arguments = list(args) if args is not None else None
-        return app(arguments, prog_name="bitmma", standalone_mode=False) or 0
+        with _terminated_cleanly():
+            return app(arguments, prog_name="bitmma", standalone_mode=False) or 0
     except _ClickException as error:
         return _complain(error.format_message())
     except (ValueError, TypeError, OSError, MemoryError) as error:
@@ -64,6 +70,24 @@ def main(args: Sequence[str] | None = None) -> int:
         return _complain(str(error) or type(error).__name__)
     except (KeyboardInterrupt, typer.Abort):
         return 130
+
+
+@contextlib.contextmanager
+def _terminated_cleanly() -> Iterator[None]:
+    """SIGTERM ends the process as an exception does: files half written are taken away."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may set handlers
+        return
+
+    def leave(number: int, _: object) -> None:
+        signal.signal(number, signal.SIG_IGN)  # one is enough
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _complain(message: str) -> int:
@@ -264,7 +288,9 @@ def vectors(
     instruction: Instr,
     output: Annotated[Path, typer.Option("--output", "-o", help=".npz, or .txt or .hex for text.")],
     cases: Annotated[int, typer.Option(min=1, help="How many dot products.")] = 1000,
-    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same file.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, max=2**63 - 1, help="The same seed gives the same file.")
+    ] = 0,
     category: Annotated[
         str | None,
         typer.Option(help=f"Only these, comma-separated; default: all in turn. {_CATEGORIES}."),
@@ -323,12 +349,19 @@ def _show(result: Any, json: bool) -> None:
 def _print_json(data: Any) -> None:
     import json
 
-    print(json.dumps(data, indent=1, ensure_ascii=False))
+    _check_stdout()
+    print(json.dumps(data, indent=1))
+
+
+def _check_stdout() -> None:
+    if sys.stdout is None:  # as in `bitmma list >&-`
+        raise ValueError("standard output is closed")
 
 
 def _console(wide: int) -> Console:
     """Rich's console; a pipe or file, which has no width, gets one where tables fit."""
     from rich.console import Console
 
+    _check_stdout()
     piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
     return Console(width=wide if piped else None, highlight=False)

@@ -1,6 +1,7 @@
 """Arrays in files: opened without reading them, written row by row and only ever whole.
 
-- ``.npy`` and uncompressed ``.npz`` members are memory-mapped, compressed ones read.
+- ``.npy`` and uncompressed ``.npz`` members (their checksum verified) are memory-mapped, compressed
+  ones read.
 - ``.safetensors`` are checked by the safetensors package and memory-mapped; its NumPy loader cannot
   be used, because it refuses FP8.
 - Arrays of ml_dtypes come back from ``.npy`` as void bytes, which count as codes.
@@ -22,7 +23,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["SUFFIXES", "array_writer", "load", "output_suffix", "written"]
+__all__ = ["SUFFIXES", "array_writer", "load", "output_suffix", "split", "written"]
 
 Array = npt.NDArray[Any]
 Write = Callable[[Array], object]
@@ -53,12 +54,7 @@ def load(spec: str, name: str) -> Array:
     Raises:
         ValueError: no such file or array, or one that cannot be read; names ``name`` and the file.
     """
-    match = re.fullmatch(r"(.+?(\.npy|\.npz|\.safetensors))(?::(.+))?", spec, re.I | re.S)
-    if not match:
-        raise ValueError(
-            f"{name}: {spec!r} does not end in {_listed(SUFFIXES)} (or those and :NAME)"
-        )
-    path, suffix, wanted = Path(match[1]), match[2].lower(), match[3]
+    path, suffix, wanted = split(spec, name)
     if not path.is_file():
         what = "is not a file" if path.exists() else "does not exist"
         raise ValueError(f"{name}: {str(path)!r} {what}")
@@ -82,6 +78,16 @@ def load(spec: str, name: str) -> Array:
                 "; np.save cannot name this FP8 type: save codes, x.view(np.uint8), or .safetensors"
             )
         raise ValueError(f"{name}: {path} cannot be read as {suffix}: {reason}") from error
+
+
+def split(spec: str, name: str) -> tuple[Path, str, str | None]:
+    """Path, suffix and array name of ``FILE`` or ``FILE:NAME``; errors as `load`."""
+    match = re.fullmatch(r"(.+?(\.npy|\.npz|\.safetensors))(?::(.+))?", spec, re.I | re.S)
+    if not match:
+        raise ValueError(
+            f"{name}: {spec!r} does not end in {_listed(SUFFIXES)} (or those and :NAME)"
+        )
+    return Path(match[1]), match[2].lower(), match[3]
 
 
 class _NoSuchArray(Exception):
@@ -122,9 +128,11 @@ def _npz(path: Path, wanted: str | None) -> Array:
     with zipfile.ZipFile(path) as archive:
         members = {i.filename.removesuffix(".npy"): i for i in archive.infolist()}
         info = members[_choose(list(members), wanted)]
-        if info.compress_type != zipfile.ZIP_STORED:
-            with archive.open(info) as file:
+        with archive.open(info) as file:
+            if info.compress_type != zipfile.ZIP_STORED:
                 return np.asarray(np.lib.format.read_array(file, allow_pickle=False))
+            while file.read(1 << 20):  # to the end, where the checksum is compared
+                pass
     with path.open("rb") as raw:  # the local header: 30 bytes, then a name and extra fields
         raw.seek(info.header_offset)
         name_length, extra_length = struct.unpack("<HH", raw.read(30)[26:])

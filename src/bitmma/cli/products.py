@@ -17,7 +17,7 @@ from bitmma import formats
 from bitmma.cli import files
 from bitmma.engine.operands import to_codes
 from bitmma.gemm import matmul
-from bitmma.unit import Instruction
+from bitmma.unit import MAX_LEADING, Instruction
 
 __all__ = ["multiply"]
 
@@ -46,6 +46,9 @@ def multiply(
     """
     suffix = files.output_suffix(output, files.SUFFIXES)
     arrays = {name: files.load(spec, name) for name, spec in specs.items()}
+    for name, spec in specs.items():
+        if output.exists() and output.samefile(files.split(spec, name)[0]):
+            raise ValueError(f"-o {str(output)!r} is also {name}, which it would replace")
     lead, (M, K, N) = _shapes(instr, arrays)
     # Codes, whatever the files held: so that codes and values may meet in one product.
     wanted = {"A": instr.a, "B": instr.b, "--c": instr.c,
@@ -96,6 +99,10 @@ def _shapes(
     for name in ("A", "B"):
         if arrays[name].ndim < 2:
             raise ValueError(f"{name} must be a matrix, its shape is {arrays[name].shape}")
+    for name, array in arrays.items():
+        if array.ndim - 2 > MAX_LEADING:
+            dimensions = f"up to {MAX_LEADING} leading dimensions, not {array.ndim - 2}"
+            raise ValueError(f"{name} may have {dimensions}")
     M, K = arrays["A"].shape[-2:]
     N = arrays["B"].shape[-1]
     blocks = -(-K // instr.block) if instr.block else 0

@@ -19,18 +19,7 @@ import numpy.typing as npt
 
 from bitmma import _native, formats, reference
 from bitmma.formats import Format
-from bitmma.models import (
-    EFDPA,
-    FMA,
-    GSTFDPA,
-    GTRFDPA,
-    STFDPA,
-    TFDPA,
-    TRFDPA,
-    FTZMulAdd,
-    Lowered,
-    Model,
-)
+from bitmma.models import FAMILIES, GSTFDPA, Lowered, Model
 
 __all__ = ["dpa", "mma", "thread_count"]
 
@@ -46,7 +35,6 @@ _PRODUCTS_PER_PIECE = 1 << 31
 #: changes no bit: for tests and benchmarks.
 _ISA = os.environ.get("BITMMA_ISA", "")
 
-_FAMILIES = (FMA, FTZMulAdd, EFDPA, TFDPA, STFDPA, GSTFDPA, TRFDPA, GTRFDPA, Lowered)
 _MODES = ("RNE", "RNA", "RZ", "RD", "RU", "RA")
 _SPECIALS = ("ieee", "fn", "fnuz", "none", "ue8m0")
 
@@ -61,8 +49,9 @@ def thread_count(threads: int | None = None) -> int:
         text = os.environ.get("BITMMA_NUM_THREADS")
         if not text:
             return _cores()
-        if not text.isdecimal() or int(text) < 1:
-            raise ValueError(f"BITMMA_NUM_THREADS must be a positive integer, not {text!r}")
+        if not text.isdecimal() or len(text) > 9 or int(text) < 1:
+            shown = f"{text!r}" if len(text) <= 20 else f"{text[:20]!r}…"
+            raise ValueError(f"BITMMA_NUM_THREADS must be a positive integer, not {shown}")
         return int(text)
     if isinstance(threads, bool) or not isinstance(threads, (int, np.integer)):
         raise TypeError(f"threads must be a positive integer, not {threads!r}")
@@ -283,7 +272,7 @@ def _spec(
     parts = model.parts if isinstance(model, Lowered) else ()
     part_of = {i: n for n, part in enumerate(parts) for i in part}
     fields = [
-        _FAMILIES.index(type(model)),
+        FAMILIES.index(type(model)),
         getattr(unit, "L", 1), getattr(unit, "F", 0), getattr(unit, "F2", 0),
         getattr(unit, "G", 0), getattr(unit, "P", 0), getattr(unit, "e_zero", 0),
         _MODES.index(rho.mode) if rho else 0,

@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Set
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -31,6 +31,7 @@ from bitmma.formats import Format
 
 __all__ = [
     "Kind",
+    "as_list",
     "common_kind",
     "from_list",
     "is_array",
@@ -170,8 +171,8 @@ def _tensor_hint(dtype: object, fmt: str, name: str, wanted: object) -> str:
 def _from_torch(
     torch: Any, x: Any, fmt: str, types: _Types, name: str, k_axis: int
 ) -> tuple[Codes, Kind]:
-    if x.layout is not torch.strided or x.device.type == "meta":
-        what = "meta" if x.device.type == "meta" else x.layout
+    if x.layout is not torch.strided or x.device.type == "meta" or x.is_nested:
+        what = "meta" if x.device.type == "meta" else "nested" if x.is_nested else x.layout
         raise TypeError(f"{name} must be a dense tensor with data, not a {what} one")
     size = types.code_dtype.itemsize
     wanted = getattr(torch, _TORCH_NAMES.get(fmt, ""), None)
@@ -184,8 +185,15 @@ def _from_torch(
         )
     if x.requires_grad:
         x = x.detach()
-    bits = x.resolve_neg().view(getattr(torch, types.signed_dtype.name))
-    codes = bits.numpy(force=True).view(types.code_dtype)
+    try:
+        bits = x.resolve_neg().view(getattr(torch, types.signed_dtype.name))
+        codes = bits.numpy(force=True).view(types.code_dtype)
+    except (RuntimeError, TypeError):
+        if type(x) is torch.Tensor:
+            raise
+        raise TypeError(
+            f"{name} must be a dense tensor with data, not a {type(x).__name__}"
+        ) from None
     if fmt == "e2m1" and x.dtype is wanted:
         codes = unpack_pairs(codes, k_axis)
     return codes, x.device
@@ -259,6 +267,7 @@ _SPECIAL = re.compile(r"([+-]?)(inf|infinity|nan)")
 # Beyond any format, yet quick to compute with.
 _EXPONENT_LIMIT = 5000
 _DIGIT_LIMIT = 4000
+_BIT_LIMIT = 10_000
 
 
 @formats.in_default_environment
@@ -279,17 +288,23 @@ def from_list(values: Any, fmt: str, k: int, name: str) -> list[int]:
         ValueError: more than ``k`` of them, one that is not a number, or one that the format does
             not hold exactly: nothing is rounded.
     """
-    items: Sequence[Any]
-    if isinstance(values, str) or not isinstance(values, Iterable):
-        items = [values]
-    else:
-        items = list(values)
+    items = as_list(values, name)
     if len(items) > k:
         raise ValueError(f"{name} has {len(items)} elements; at most {k} are accepted")
     where = [f"{name}[{i}]" if k > 1 else name for i in range(len(items))]
     target = formats.get(fmt)
     codes = [_code(x, target, w) for x, w in zip(items, where, strict=True)]
     return codes + [0] * (k - len(codes))
+
+
+def as_list(values: Any, name: str) -> list[Any]:
+    """A sequence's items, or the one number; TypeError for what has no order or is no numbers."""
+    if isinstance(values, Mapping | Set | bytes | bytearray):
+        raise TypeError(
+            f"{name} must be numbers or strings in a list, not a {type(values).__name__}"
+        )
+    one = isinstance(values, str) or not isinstance(values, Iterable)
+    return [values] if one else list(values)
 
 
 def _code(x: Any, fmt: Format, where: str) -> int:
@@ -319,7 +334,7 @@ def _number(x: Any, where: str) -> tuple[Fraction | str, bool]:
     if isinstance(x, bool | np.bool_ | complex | np.ndarray) or not hasattr(x, "__float__"):
         raise TypeError(f"{where} must be a number or a string, not {x!r}")
     if isinstance(x, int | np.integer):
-        return Fraction(int(x)), int(x) < 0
+        return _short(Fraction(int(x)), where), int(x) < 0
     if not hasattr(x, "as_integer_ratio"):
         x = float(x)  # ml_dtypes scalars: exact
     negative = x < 0 or (x == 0 and math.copysign(1.0, x) < 0)
@@ -327,7 +342,15 @@ def _number(x: Any, where: str) -> tuple[Fraction | str, bool]:
         return "nan", negative
     if abs(x) == math.inf:
         return "inf", negative
-    return Fraction(*x.as_integer_ratio()), negative
+    return _short(Fraction(*x.as_integer_ratio()), where), negative
+
+
+def _short(number: Fraction, where: str) -> Fraction:
+    """The number, unless it is one that messages, limited as Python's texts are, cannot show."""
+    bits = max(number.numerator.bit_length(), number.denominator.bit_length())
+    if bits > _BIT_LIMIT:
+        raise ValueError(f"{where} has {bits} bits; no format needs {_BIT_LIMIT}")
+    return number
 
 
 def _parse(text: str, given: str, fmt: Format, where: str) -> tuple[Fraction | str, bool]:
