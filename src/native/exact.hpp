@@ -281,7 +281,7 @@ class Evaluator {
   }
   // `flush_c`: c enters an instruction here; `first`: and has c's own format.
   u64 ftz(const Number* a, const Number* b, const Number& c, bool flush_c, bool first) {
-    float p[4];
+    float p[4] = {};
     for (int i = 0; i < s_.P; ++i) p[i] = ftz_product(a[i], b[i]);
     float sum = flush(p[0] + p[1]);
     if (s_.P == 4) sum = flush(sum + flush(p[2] + p[3]));

@@ -342,6 +342,7 @@ class Operand {
         using T = decltype(code);
         constexpr int S = 2 * W;
         const vf scale = splat(std::ldexp(1.0f, 15 - dec.bias - top));
+        const u16 furthest = u16(top + dec.bias);
         vw special{};
         for (i64 p = 0; p < n_; ++p) {
           float* value = &out.value[size_t(p * columns)];
@@ -361,7 +362,7 @@ class Operand {
             else if (dec.specials == Specials::fnuz) special |= (vw)(c == u16(dec.sign_mask()));
             vw field = m >> u16(dec.mantissa);
             field = field == 0 ? vw{} + u16(1) : field;
-            vw dist = m == 0 ? vw{} + u16(255) : u16(top + dec.bias) - field;
+            vw dist = m == 0 ? vw{} + u16(255) : (vw{} + furthest) - field;
             vw half = m << u16(10 - dec.mantissa) | (c & u16(dec.sign_mask())) << u16(15 - dec.exponent - dec.mantissa);
             store(value + v * S, from_half(half, 0) * scale), store(value + v * S + W, from_half(half, 1) * scale);
             store_bytes(distance + v * S, dist);
