@@ -342,7 +342,8 @@ class Operand {
         using T = decltype(code);
         constexpr int S = 2 * W;
         const vf scale = splat(std::ldexp(1.0f, 15 - dec.bias - top));
-        const u16 furthest = u16(top + dec.bias);
+        const vw furthest = splat16(top + dec.bias), all = splat16(dec.magnitude_mask()), sign = splat16(dec.sign_mask());
+        const vw infinity = splat16(((1u << dec.exponent) - 1) << dec.mantissa);
         vw special{};
         for (i64 p = 0; p < n_; ++p) {
           float* value = &out.value[size_t(p * columns)];
@@ -356,14 +357,14 @@ class Operand {
             __builtin_prefetch(from + columns * sizeof(T) + line);
           for (int v = 0; v < columns / S; ++v) {
             vw c = widen_to_16<T>(from + v * S * i64(sizeof(T)));
-            vw m = c & u16(dec.magnitude_mask());
-            if (dec.specials == Specials::ieee) special |= (vw)(m >= u16(((1u << dec.exponent) - 1) << dec.mantissa));
-            else if (dec.specials == Specials::fn) special |= (vw)(m == u16(dec.magnitude_mask()));
-            else if (dec.specials == Specials::fnuz) special |= (vw)(c == u16(dec.sign_mask()));
-            vw field = m >> u16(dec.mantissa);
-            field = field == 0 ? vw{} + u16(1) : field;
-            vw dist = m == 0 ? vw{} + u16(255) : (vw{} + furthest) - field;
-            vw half = m << u16(10 - dec.mantissa) | (c & u16(dec.sign_mask())) << u16(15 - dec.exponent - dec.mantissa);
+            vw m = c & all;
+            if (dec.specials == Specials::ieee) special |= (vw)(m >= infinity);
+            else if (dec.specials == Specials::fn) special |= (vw)(m == all);
+            else if (dec.specials == Specials::fnuz) special |= (vw)(c == sign);
+            vw field = m >> dec.mantissa;
+            field = field == 0 ? splat16(1) : field;
+            vw dist = m == 0 ? splat16(255) : furthest - field;
+            vw half = m << (10 - dec.mantissa) | (c & sign) << (15 - dec.exponent - dec.mantissa);
             store(value + v * S, from_half(half, 0) * scale), store(value + v * S + W, from_half(half, 1) * scale);
             store_bytes(distance + v * S, dist);
           }

@@ -46,6 +46,10 @@ BITMMA_INLINE vf splat(float x) { return x - vf{}; }  // and not x + 0, which lo
 BITMMA_INLINE vi splat(i32 x) { return vi{} + x; }
 BITMMA_INLINE vd splat(double x) { return x - vd{}; }
 BITMMA_INLINE vl splat64(i64 x) { return vl{} + x; }
+BITMMA_INLINE vw splat16(u32 x) {
+  const u16 y = u16(x);
+  return vw{} + y;
+}
 
 // f(0) ... f(N-1) written out, so that arrays indexed by it live in registers.
 template <int N, class F> BITMMA_INLINE void unroll(F f) {
