@@ -44,6 +44,7 @@ inline void gather_as(const u8* base, i64 stride, const i64* pos, i64 n, bool co
   }
 }
 inline void gather(const u8* base, i64 stride, int bytes, const i64* pos, i64 n, bool contiguous, u32* out, i64 spread = 1) {
+  if (n == 0) return;  // pos may end here
   if (bytes == 1) gather_as<u8>(base, stride, pos, n, contiguous, out, spread);
   else if (bytes == 2) gather_as<u16>(base, stride, pos, n, contiguous, out, spread);
   else gather_as<u32>(base, stride, pos, n, contiguous, out, spread);
