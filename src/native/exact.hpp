@@ -173,12 +173,10 @@ class Accumulator {
     for (size_t i = 0; i + 2 < top; ++i) sticky |= limbs_[i] != 0;
     q = base_ + int(top > 1 ? (top - 2) * 64 : 0);
     u128 value = top > 1 ? u128(high) << 64 | low : high;
-    return sticky && !(value & 1) ? shrink(value, q) : value;
+    return value | sticky;  // 65 bits or more are kept, so the jammed bit lies below any result
   }
 
  private:
-  // The jammed bit must lie below what is kept; 66 bits or more are always there.
-  static u128 shrink(u128 value, int&) { return value | 1; }
   int base_;
   std::vector<u64> limbs_;
 };

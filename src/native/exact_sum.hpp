@@ -238,15 +238,11 @@ class ExactSumWalk {
     if (s_.L == 2) return kernel_.quickly<2, odd>(x, c, limit);
     return kernel_.quickly<0, odd>(x, c, limit);
   }
-  // Sums over the stand-ins of Operand::special_elements: NaN or Inf where special values decide.
   void special_sums(i64 r, i64 n, float* out) {
     cols_.special_panel(b_);
     const float *a = rows_.special_row(r, a_), *b = b_.special_value.data();
-    vf sum[NV] = {};
-    for (i64 p = 0; p < n; ++p) {
-      vf x = splat(a[p]);
-      for (int v = 0; v < NV; ++v) sum[v] += x * load<vf>(b + p * columns + v * W);
-    }
+    vf sum[NV];
+    special_sum(a, b, n, sum);
     std::memcpy(out, sum, sizeof sum);
   }
 

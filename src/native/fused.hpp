@@ -131,6 +131,15 @@ inline void store_c(const Job& job, i64 i, i64 j0, i64 cols, const vf in[NV]) {
   for (i64 j = 0; j < cols; ++j) std::memcpy(p + j * job.d.col, codes + j, 4);
 }
 
+// Sums over the stand-ins of Operand::special_elements: NaN or Inf where special values decide.
+inline void special_sum(const float* a, const float* b, i64 n, vf sum[NV]) {
+  for (int v = 0; v < NV; ++v) sum[v] = vf{};
+  for (i64 p = 0; p < n; ++p) {
+    vf x = splat(a[p]);
+    for (int v = 0; v < NV; ++v) sum[v] += x * load<vf>(b + p * columns + v * W);
+  }
+}
+
 // ---- the walk over an output matrix ---------------------------------------------------------------
 
 // A kernel of a family says how one strip changes c, and which lanes it could not hold.
@@ -254,11 +263,8 @@ template <class Kernel> class Walk {
     cols_.special_panel(b_);
     const float *a = rows_.special_row(r, a_), *b = b_.special_value.data();
     i64 n = i64(b_.special_value.size()) / columns;
-    vf sum[NV] = {};
-    for (i64 p = 0; p < n; ++p) {
-      vf x = splat(a[p]);
-      for (int v = 0; v < NV; ++v) sum[v] += x * load<vf>(b + p * columns + v * W);
-    }
+    vf sum[NV];
+    special_sum(a, b, n, sum);
     alignas(64) float s[columns], old[columns], now[columns];
     std::memcpy(s, sum, sizeof s), std::memcpy(old, before, sizeof old), std::memcpy(now, c, sizeof now);
     for (i64 j = 0; j < cols; ++j) {

@@ -132,7 +132,7 @@ class Operand {
 
   void read(const Mat& m) { m_ = m; }
   void set_chunk(i64 p0, i64 p1, const i64* pos, bool contiguous) {
-    p0_ = p0, n_ = p1 - p0, pos_ = pos, contiguous_ = contiguous;
+    n_ = p1 - p0, pos_ = pos, contiguous_ = contiguous;
     stride_ = (n_ + W - 1) / W * W;
   }
   i64 stride() const { return stride_; }
@@ -433,7 +433,7 @@ class Operand {
   Decoder dec_;
   const Layout& layout_;
   bool narrow_, contiguous_ = false, codes_ready_ = false;
-  i64 p0_ = 0, n_ = 0, stride_ = 0, first_ = 0, count_ = 0;
+  i64 n_ = 0, stride_ = 0, first_ = 0, count_ = 0;
   int used_ = NV;  // vectors of a panel row that hold columns of the matrix
   const i64* pos_ = nullptr;
   std::vector<u32> code_;
