@@ -481,6 +481,7 @@ def _submitted(
     if not isinstance(executor, Executor):
         raise TypeError(f"executor must be a concurrent.futures.Executor, not {executor!r}")
     plan = dataclasses.replace(plan, kind=operands.VALUES)  # no device goes along with a task
+    threads = 1 if threads is None else threads
     d = np.empty(plan.shape, formats.get(plan.d).code_dtype)
     running: dict[Future[Array], _Tile] = {}
     done = 0
@@ -498,7 +499,7 @@ def _submitted(
         for tile in _tiles(plan):
             if len(running) >= _IN_FLIGHT:
                 collect()
-            running[executor.submit(_computed, plan.cut(tile.where), threads or 1)] = tile
+            running[executor.submit(_computed, plan.cut(tile.where), threads)] = tile
         while running:
             collect()
     except BaseException:  # Ctrl-C too: what has not begun will not
