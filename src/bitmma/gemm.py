@@ -21,10 +21,10 @@ from bitmma.schedule import Schedule
 from bitmma.unit import MAX_LEADING, Call, Instruction
 from bitmma.unit import instruction as by_name
 
-__all__ = ["Product", "find", "matmul", "prepare"]
+__all__ = ["Product", "addend_format", "find", "matmul", "prepare"]
 
 Array = npt.NDArray[Any]
-Progress = Callable[[int, int], object]
+Progress = Callable[[int, int], None]
 
 #: Products in one tile given to an executor, tenths of a second of one core; and the least side of
 #: a tile, so that packing and sending A and B costs little beside the products.
@@ -140,10 +140,8 @@ def prepare(
     epilogue = _checked(epilogue, Epilogue, "epilogue")
     if epilogue is not None and instr.d == "f64":
         raise ValueError(f"an epilogue is for FP32 accumulators, those of {instr.name} are f64")
-    outside = "f64" if instr.d == "f64" else "f32"
-    in_epilogue = epilogue is not None and epilogue.beta is not None
-    c_format = instr.c if schedule.is_chain and not in_epilogue else outside
-    (a, b, c, more), kind = _reader(instr, c_format).read(A, B, C, scale_a, scale_b)
+    reader = _reader(instr, addend_format(instr, schedule, epilogue))
+    (a, b, c, more), kind = reader.read(A, B, C, scale_a, scale_b)
     M, K, N = a.shape[-2], a.shape[-1], b.shape[-1]
     schedule.check(instr, K)
     if epilogue is not None:
@@ -162,7 +160,8 @@ def prepare(
     try:
         lead = np.broadcast_shapes(*(x.shape[:-2] for x in found.values()))
     except ValueError:
-        shown = ", ".join(f"{name} {x.shape}" for name, x in found.items())
+        named = ((name.upper() if len(name) == 1 else name, x) for name, x in found.items())
+        shown = ", ".join(f"{name} {x.shape}" for name, x in named)
         raise ValueError(f"leading dimensions do not broadcast: {shown}") from None
     plan = Product(instr, schedule, epilogue, (*lead, M, N), K, found, blocks, kind)
     for tiles in schedule.parts(K) if blocks else ():
@@ -179,6 +178,18 @@ def find(instruction: Any) -> Instruction:
             f"instruction must be an Instruction or a (gpu, name) pair, not {instruction!r}"
         )
     return instruction
+
+
+def addend_format(instr: Instruction, schedule: Schedule, epilogue: Epilogue | None) -> str:
+    """The format of C: the instruction's where C starts its one chain, else that of outer sums."""
+    if schedule.is_chain and (epilogue is None or epilogue.beta is None):
+        return instr.c
+    return _outside(instr)
+
+
+def _outside(instr: Instruction) -> str:
+    """The format of sums outside the matrix unit."""
+    return "f64" if instr.d == "f64" else "f32"
 
 
 def _checked(value: Any, wanted: type, name: str) -> Any:
@@ -272,8 +283,7 @@ class Product:
 
     @property
     def _outside(self) -> str:
-        """The format of sums outside the matrix unit."""
-        return "f64" if self.instruction.d == "f64" else "f32"
+        return _outside(self.instruction)
 
     @property
     def products(self) -> int:
@@ -353,7 +363,9 @@ class Product:
         i, s = self.instruction, self.schedule
         given = dict(self.arrays)
         a, b = given["a"], given["b"]
-        scales = {name: given[name] for name in ("scale_a", "scale_b") if name in given}
+        scales: dict[str, Any] = {
+            name: given[name] for name in ("scale_a", "scale_b") if name in given
+        }
         if s.split_k > 1:
             a, b = _along(a, -1, tiles, s.split_tile), _along(b, -2, tiles, s.split_tile)
             width = s.split_tile // (i.block or 1)
