@@ -30,9 +30,10 @@ Progress = Callable[[int, int], None]
 #: a tile, so that packing and sending A and B costs little beside the products.
 _TILE_PRODUCTS = 1 << 27
 _TILE_SIDE = 128
-#: Tiles submitted and not yet written back: enough to keep a cluster busy, while their operands,
-#: copies where tasks are pickled, stay small.
-_IN_FLIGHT = 64
+#: Tiles submitted and not yet written back: enough to keep a cluster busy, fewer (but a few) where
+#: their operands, copied for pickling, would take more than so many bytes.
+_IN_FLIGHT = (4, 64)
+_BYTES_IN_FLIGHT = 1 << 31
 #: Outputs that an epilogue takes at once: its float64 temporaries stay small.
 _EPILOGUE_OUTPUTS = 1 << 20
 
@@ -496,6 +497,7 @@ def _submitted(
     threads = 1 if threads is None else threads
     d = np.empty(plan.shape, formats.get(plan.d).code_dtype)
     running: dict[Future[Array], _Tile] = {}
+    fewest, most = _IN_FLIGHT
     done = 0
 
     def collect() -> None:
@@ -509,9 +511,11 @@ def _submitted(
 
     try:
         for tile in _tiles(plan):
-            if len(running) >= _IN_FLIGHT:
+            part = plan.cut(tile.where)
+            size = sum(x.nbytes for x in part.arrays.values())
+            if len(running) >= max(fewest, min(most, _BYTES_IN_FLIGHT // max(1, size))):
                 collect()
-            running[executor.submit(_computed, plan.cut(tile.where), threads)] = tile
+            running[executor.submit(_computed, part, threads)] = tile
         while running:
             collect()
     except BaseException:  # Ctrl-C too: what has not begun will not
