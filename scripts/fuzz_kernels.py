@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import collections
 import dataclasses
+import math
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -282,31 +283,67 @@ class Problem:
     unit: Unit
     operands: tuple[Codes | None, ...]  # A, B, C, scale_a, scale_b
     shape: tuple[int, int, int]
+    promotion: dict[str, Any]  # what `bitmma.engine.mma` takes, scales as codes
+
+    @property
+    def d(self) -> formats.Format:
+        return formats.get(sum_format(self.unit.model) if self.promotion else self.unit.model.d)
 
     def run(self, rng: Rng, isa_name: str, *, exact: bool = False) -> Codes:
         M, N, _ = self.shape
         A, B, C, *scales = self.operands
-        d = lay_out(rng, np.zeros((M, N), formats.get(self.unit.model.d).code_dtype))
-        _native.mma(self.unit.spec, A, B, C, d, *scales, isa=isa_name, exact=exact)
+        d = lay_out(rng, np.zeros((M, N), self.d.code_dtype))
+        _native.mma(
+            self.unit.spec, A, B, C, d, *scales, isa=isa_name, exact=exact, **self.promotion
+        )
         return d
 
     def dot_product(self, i: int, j: int) -> tuple[list[int], list[int], int, dict[str, Any]]:
-        """The codes behind one output: a, b, c, scales."""
+        """The codes behind one output: a, b, c, and scales by name."""
         A, B, C, scale_a, scale_b = self.operands
         assert A is not None and B is not None
         scales = {
             "scale_a": scale_a[i].tolist() if scale_a is not None else [],
             "scale_b": scale_b[:, j].tolist() if scale_b is not None else [],
         }
+        if self.promotion:
+            for name, line in (("promote_scale_a", i), ("promote_scale_b", (slice(None), j))):
+                x = self.promotion[name]
+                scales[name] = [] if x is None else x[line].tolist()
         return A[i].tolist(), B[:, j].tolist(), int(C[i, j]) if C is not None else 0, scales
 
     def by_reference(self, i: int, j: int) -> int:
+        """One output."""
         u = self.unit
         a, b, c, scales = self.dot_product(i, j)
-        return reference.chain(
+        more = {k: v for k, v in self.promotion.items() if not k.startswith("promote_scale")}
+        chain = reference.promoted_chain if more else reference.chain
+        return chain(
             u.model, a, b, c, k=u.k, a_format=u.a, b_format=u.b, c_format=u.c,
-            scale_format=u.scale, block=u.block, **scales,
+            scale_format=u.scale, block=u.block, **scales, **more,
         )  # fmt: skip
+
+
+def sum_format(model: Model) -> str:
+    """What promoted results are added in."""
+    return "f64" if model.d == "f64" else "f32"
+
+
+def draw_promotion(rng: Rng, u: Unit, M: int, N: int, K: int) -> dict[str, Any]:
+    if chance(rng, 0.7) or (u.block and math.lcm(u.k, u.block) > K + u.k):
+        return {}
+    every = math.lcm(u.k, u.block or 1) * int(pick(rng, (1, 1, 2, 3, 8)))
+    parts = -(-K // every)
+    scales = [
+        lay_out(rng, draw_codes(rng, "f32", shape))
+        if u.model.d != "f64" and chance(rng, 0.6)
+        else None
+        for shape in ((M, parts), (parts, N))
+    ]
+    return {
+        "promote": every, "promote_fused": chance(rng, 0.5),
+        "promote_scale_a": scales[0], "promote_scale_b": scales[1],
+    }  # fmt: skip
 
 
 def draw_problem(rng: Rng) -> Problem:
@@ -315,13 +352,15 @@ def draw_problem(rng: Rng) -> Problem:
     N = 1 if chance(rng, 0.1) else int(rng.integers(1, 90))
     K = u.k if chance(rng, 0.2) else int(rng.integers(0, 5 * u.k + 20))
     A, B = draw_codes(rng, u.a, (M, K)), draw_codes(rng, u.b, (K, N))
-    C = draw_codes(rng, u.c, (M, N)) if chance(rng, 0.8) else None
+    promotion = draw_promotion(rng, u, M, N, K)
+    c_format = sum_format(u.model) if promotion else u.c
+    C = draw_codes(rng, c_format, (M, N)) if chance(rng, 0.8) else None
     scales: list[Codes | None] = [None, None]
     if u.scale and u.block:
         blocks = -(-K // u.block)
         scales = [draw_scales(rng, u.scale, s) for s in ((M, blocks), (blocks, N))]
     laid = tuple(x if x is None else lay_out(rng, x) for x in (A, B, C, *scales))
-    return Problem(u, laid, (M, N, K))
+    return Problem(u, laid, (M, N, K), promotion)
 
 
 # --- comparing ------------------------------------------------------------------------------------
@@ -332,10 +371,10 @@ Counts = collections.Counter[tuple[str, str]]
 
 def check(problem: Problem, rng: Rng, counts: Counts) -> str | None:
     """What differs, or None. Counts outputs by family and instruction set."""
-    unit, (M, N, _) = problem.unit, problem.shape
-    family, d = unit.model.family, formats.get(unit.model.d)
+    unit, (M, N, K) = problem.unit, problem.shape
+    family = unit.model.family
     want = problem.run(rng, "", exact=True)
-    values = formats.decode(want, d)
+    values = formats.decode(want, problem.d)
     counts[family, "outputs"] += M * N
     counts[family, "plain numbers"] += int((np.isfinite(values) & (values != 0)).sum())
     runs = [(name, False) for name in _native.isas() if _native.has_kernel(unit.spec, name)]
@@ -356,6 +395,14 @@ def check(problem: Problem, rng: Rng, counts: Counts) -> str | None:
             counts[family, "reference"] += 1
             if got[i, j] != want[i, j]:
                 return _report(problem, f"{family} reference", got, want)
+    # All builds form the sums alike. (Blocks that straddle instructions are no unit's.)
+    if problem.promotion and K <= 200 and unit.k % (unit.block or 1) == 0:
+        counts[family, "promoted"] += M * N
+        i, j = int(rng.integers(M)), int(rng.integers(N))
+        got = want.copy()
+        got[i, j] = problem.by_reference(i, j)
+        if got[i, j] != want[i, j]:
+            return _report(problem, f"{family} exact evaluator and reference", want, got)
     return None
 
 
@@ -364,10 +411,12 @@ def _report(problem: Problem, label: str, got: Codes, want: Codes) -> str:
     wrong = np.argwhere(got != want)
     i, j = (int(x) for x in wrong[0])
     row, column, c, scales = problem.dot_product(i, j)
+    promotion = {k: v for k, v in problem.promotion.items() if k not in scales}
     referee = problem.by_reference(i, j)
     return "\n".join([
         f"DIFFERENCE {label}: {len(wrong)} of {M * N} outputs, M, N, K = {M}, {N}, {K}",
         f"  {u!r}",
+        *([f"  {promotion}"] if promotion else []),
         f"  strides {[None if x is None else x.strides for x in problem.operands]}",
         f"  first at ({i}, {j}): {got[i, j]:#x}; exact evaluator {want[i, j]:#x}, "
         f"reference {referee:#x}",
@@ -424,7 +473,7 @@ def _print_table(counts: Counts) -> None:
     """Outputs by family: all, those neither zero nor special, those compared with each build."""
     builds = _native.isas()
     exact = [f"{x}, exact" for x in builds]
-    columns = ["outputs", "plain numbers", *builds, *exact, "reference"]
+    columns = ["outputs", "plain numbers", "promoted", *builds, *exact, "reference"]
     print(f"{'':12}", *(f"{x:>15}" for x in columns))
     for family in sorted({f for f, _ in counts}):
         print(f"{family:12}", *(f"{counts[family, x]:15,}" for x in columns))

@@ -9,7 +9,10 @@
 
     D = instr(A, B)                                  # one instruction, float32 (16, 8)
     d = instr.dpa(A, np.ascontiguousarray(B.T[0]))   # sixteen dot products, float32 (16,)
-    D = bitmma.matmul(A, B, instruction=instr)       # any M, N and K
+    D = bitmma.matmul(A, B, instruction=instr)       # any M, N and K: one chain of instructions
+    walk = bitmma.Schedule(promote_every=16)         # or as other kernels walk along K
+    D = bitmma.matmul(A, B, instruction=instr, schedule=walk)
+    D = bitmma.recipes.mxfp8("B200")(A, B)           # quantised, multiplied: recipes by name
     print(instr.explain(A[0], B[:, 0]))              # every product, what was cut, the rounding
 
     print(bitmma.instructions("MI300X", a="fp8"))    # what a GPU has
@@ -39,12 +42,16 @@ if TYPE_CHECKING:
         isa,
         models,
         nv_ptx,
+        recipes,
         reference,
         testing,
     )
     from bitmma.analysis import compare
+    from bitmma.blocks import quantize_blocks
+    from bitmma.epilogue import Epilogue
     from bitmma.formats import decode, quantize
     from bitmma.gemm import matmul
+    from bitmma.schedule import Schedule
     from bitmma.unit import Instruction, instruction, instructions, mma
 
     __version__: str
@@ -54,7 +61,9 @@ BITS_VERSION = 1
 
 __all__ = [
     "BITS_VERSION",
+    "Epilogue",
     "Instruction",
+    "Schedule",
     "__version__",
     "amd",
     "analysis",
@@ -71,12 +80,16 @@ __all__ = [
     "models",
     "nv_ptx",
     "quantize",
+    "quantize_blocks",
+    "recipes",
     "reference",
     "testing",
 ]
 
 _HOME = {
+    "Epilogue": "epilogue",
     "Instruction": "unit",
+    "Schedule": "schedule",
     "compare": "analysis",
     "decode": "formats",
     "instruction": "unit",
@@ -84,6 +97,7 @@ _HOME = {
     "matmul": "gemm",
     "mma": "unit",
     "quantize": "formats",
+    "quantize_blocks": "blocks",
 }
 
 
