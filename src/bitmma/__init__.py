@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from bitmma.analysis import compare
     from bitmma.formats import decode, quantize
     from bitmma.gemm import matmul
-    from bitmma.unit import Instruction, instruction, instructions, mma
+    from bitmma.unit import Instruction, instruction, instructions, mma, prepare
 
     __version__: str
 
@@ -70,6 +70,7 @@ __all__ = [
     "mma",
     "models",
     "nv_ptx",
+    "prepare",
     "quantize",
     "reference",
     "testing",
@@ -83,6 +84,7 @@ _HOME = {
     "instructions": "unit",
     "matmul": "gemm",
     "mma": "unit",
+    "prepare": "unit",
     "quantize": "formats",
 }
 
