@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from bitmma.formats import decode, quantize
     from bitmma.gemm import matmul
     from bitmma.schedule import Schedule
-    from bitmma.unit import Instruction, instruction, instructions, mma
+    from bitmma.unit import Instruction, instruction, instructions, mma, prepare
 
     __version__: str
 
@@ -79,6 +79,7 @@ __all__ = [
     "mma",
     "models",
     "nv_ptx",
+    "prepare",
     "quantize",
     "quantize_blocks",
     "recipes",
@@ -96,6 +97,7 @@ _HOME = {
     "instructions": "unit",
     "matmul": "gemm",
     "mma": "unit",
+    "prepare": "unit",
     "quantize": "formats",
     "quantize_blocks": "blocks",
 }

@@ -20,7 +20,7 @@ import numpy as np
 
 from bitmma import formats
 from bitmma.epilogue import Epilogue
-from bitmma.gemm import find, prepare
+from bitmma.gemm import find, planned
 from bitmma.gemm import matmul as _matmul
 from bitmma.schedule import Schedule
 from bitmma.unit import Instruction
@@ -81,7 +81,7 @@ def matmul(
         name: np.empty((0, *x.shape[-2:]) if x.ndim >= 2 else x.shape, x.dtype)
         for name, x in arrays.items()
     }
-    plan = prepare(checked.pop("A"), checked.pop("B"), checked.pop("C", None),
+    plan = planned(checked.pop("A"), checked.pop("B"), checked.pop("C", None),
                    **checked, **blocks, **fixed)  # fmt: skip
     lead = np.broadcast_shapes(*(x.shape[:-2] for x in arrays.values()))
     rows, columns = arrays["A"].chunks[-2], arrays["B"].chunks[-1]

@@ -21,7 +21,7 @@ from bitmma.schedule import Schedule
 from bitmma.unit import MAX_LEADING, Call, Instruction
 from bitmma.unit import instruction as by_name
 
-__all__ = ["Product", "addend_format", "find", "matmul", "prepare"]
+__all__ = ["Product", "addend_format", "find", "matmul", "planned"]
 
 Array = npt.NDArray[Any]
 Progress = Callable[[int, int], None]
@@ -109,7 +109,7 @@ def matmul(
             and D differ in format, so that D cannot be the next one's C. What an executor's task
             raised is raised here.
     """
-    plan = prepare(
+    plan = planned(
         A, B, C, instruction=instruction, schedule=schedule, epilogue=epilogue,
         scale_a=scale_a, scale_b=scale_b, promote_scale_a=promote_scale_a,
         promote_scale_b=promote_scale_b, promote_block_a=promote_block_a,
@@ -122,7 +122,7 @@ def matmul(
     return operands.wrap(codes, plan.d, plan.kind)
 
 
-def prepare(
+def planned(
     A: Any,
     B: Any,
     C: Any | None = None,

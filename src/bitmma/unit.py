@@ -21,7 +21,7 @@ from bitmma.models import FDPA, GSTFDPA, STFDPA, Model, check_int, check_k, chec
 if TYPE_CHECKING:
     from bitmma.render import Explanation
 
-__all__ = ["Instruction", "instruction", "instructions", "mma"]
+__all__ = ["Instruction", "instruction", "instructions", "mma", "prepare"]
 
 #: A NumPy array or a PyTorch tensor: `bitmma.engine.operands` says which are accepted.
 Array = Any
@@ -426,6 +426,9 @@ def instruction(gpu: str, name: str, op: str | None = None) -> Instruction:
     return _made(isa.find(gpu, name, op))
 
 
+_by_name = instruction
+
+
 def instructions(
     gpu: str | None = None,
     *,
@@ -454,6 +457,38 @@ def instructions(
         gpu_name=gpu, op=op, any_format=format, a=a, b=b, c=c, d=d, scale=scale, m=m, n=n, k=k
     )
     return tuple(map(_made, entries))
+
+
+def prepare(B: Array, instruction: Instruction | tuple[str, str]) -> operands.Prepared:
+    """B read, checked and laid out once, to be passed in its place any number of times.
+
+    Kernels read B row after row. Weights that come otherwise (PyTorch's ``weight.T``, columns of a
+    larger matrix, fp4 pairs, tensors of a GPU) are brought into that order anew in every product,
+    which costs more than the product itself where A has few rows; prepared, they cost it once. No
+    bit depends on it.
+
+    Args:
+        B: (..., K, N) of the instruction's ``b``, of any kind that a call takes. It is copied: what
+            becomes of it afterwards does not matter.
+        instruction: an `Instruction`, or GPU and name. Any other with the same ``b`` will do, too.
+
+    Returns:
+        A value with ``shape``, ``format`` and ``nbytes``, to be given as B to `bitmma.matmul` or to
+        an `Instruction`; picklable.
+
+    Raises:
+        TypeError, ValueError: as for B in a call of the instruction; fewer than two dimensions.
+    """
+    if isinstance(instruction, tuple) and len(instruction) == 2:
+        instruction = _by_name(*instruction)
+    if not isinstance(instruction, Instruction):
+        raise TypeError(
+            f"instruction must be an Instruction or a (gpu, name) pair, not {instruction!r}"
+        )
+    made = operands.prepared(B, instruction.b, "B")
+    if len(made.shape) < 2:
+        raise ValueError(f"B must be (..., K, N), got {_tuple(made.shape)}")
+    return made
 
 
 # --- hypothetical units ---------------------------------------------------------------------------

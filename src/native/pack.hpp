@@ -261,26 +261,74 @@ class Operand {
   template <class Each> void float_rows(i64 i0, i64 count, std::vector<float>& out, Each each) {
     out.resize(size_t(count * stride_));
     alignas(64) u32 code[chunk_max];
-    for (i64 i = 0; i < count; ++i) {
-      gather_line(i0 + i, code);
-      for (i64 p = 0; p < stride_; p += W)
-        store(&out[size_t(i * stride_ + p)], each(load<vu>(code + p), ieee(load<vu>(code + p))));
-    }
+    with_floats([&](auto floats) {
+      for (i64 i = 0; i < count; ++i) {
+        gather_line(i0 + i, code);
+        for (i64 p = 0; p < stride_; p += W) store(&out[size_t(i * stride_ + p)], each(floats(load<vu>(code + p))));
+      }
+    });
   }
   template <class Each> void float_panel(i64 j0, i64 count, std::vector<float>& out, Each each) {
     first_ = j0, count_ = count, codes_ready_ = false;
-    gather_panel();
     out.resize(size_t(n_ * columns));
-    for (i64 p = 0; p < n_ * columns; p += W) {
-      vu c = load<vu>(&code_[size_t(p)]);
-      store(&out[size_t(p)], each(c, ieee(c)));
-    }
+    const bool direct = m_.row == dec_.bytes && count == columns;  // whole vectors of lines side by side
+    if (!direct) gather_panel();
+    with_floats([&](auto floats) {
+      if (!direct) {
+        for (i64 p = 0; p < n_ * columns; p += W) store(&out[size_t(p)], each(floats(load<vu>(&code_[size_t(p)]))));
+        return;
+      }
+      for (i64 p = 0; p < n_; ++p) {
+        float* to = &out[size_t(p * columns)];
+        if (pos_[p] < 0) {
+          std::memset(to, 0, sizeof(float) * columns);
+          continue;
+        }
+        const u8* from = m_.at(first_, pos_[p]);
+        for (i64 line = 0; line < columns * dec_.bytes; line += 64)
+          __builtin_prefetch(from + columns * dec_.bytes + line);
+        for (int v = 0; v < NV; ++v) store(to + v * W, each(floats.at(from + v * W * dec_.bytes)));
+      }
+    });
   }
 
   static constexpr i64 chunk_max = 4096 + 64;
 
  private:
   BITMMA_INLINE vu panel_code(i64 p, int v) const { return load<vu>(&code_[size_t(p * columns + v * W)]); }
+  // Codes, in a vector or in memory, as floats: `each` is given the way that suits the format.
+  template <class T> struct UpperBits {  // of a float: f32, tf32 and bf16
+    u32 mask;
+    BITMMA_INLINE vf operator()(vu c) const { return bits<vf>(c << (32 - 8 * int(sizeof(T))) & mask); }
+    BITMMA_INLINE vf at(const u8* p) const { return (*this)(widen_codes<T>(p)); }
+  };
+#if defined(BITMMA_HALF_CONVERSION)
+  struct Halves {
+    BITMMA_INLINE vf operator()(vu c) const {
+      u16 half[W];
+      for (int i = 0; i < W; ++i) half[i] = u16(c[i]);
+      return at(reinterpret_cast<const u8*>(half));
+    }
+    BITMMA_INLINE vf at(const u8* p) const { return from_half(p); }
+  };
+#endif
+  struct AnyCodes {
+    const Operand& operand;
+    BITMMA_INLINE vf operator()(vu c) const { return operand.ieee(c); }
+    BITMMA_INLINE vf at(const u8* p) const {
+      return (*this)(operand.dec_.bytes == 1 ? widen_codes<u8>(p) : operand.dec_.bytes == 2 ? widen_codes<u16>(p) : widen_codes<u32>(p));
+    }
+  };
+  template <class Each> void with_floats(Each each) const {
+    const bool upper = dec_.specials == Specials::ieee && dec_.exponent == 8 && dec_.has_sign;
+    if (upper && dec_.bytes == 4 && f_.width == 32) return each(UpperBits<u32>{~0u << dec_.dropped});
+    if (upper && dec_.bytes == 2 && f_.width == 16) return each(UpperBits<u16>{~0u << (16 + dec_.dropped)});
+#if defined(BITMMA_HALF_CONVERSION)
+    if (dec_.specials == Specials::ieee && dec_.exponent == 5 && dec_.mantissa == 10 && !dec_.dropped) return each(Halves{});
+#endif
+    each(AnyCodes{*this});
+  }
+
   template <class Dec> BITMMA_INLINE static void extremes(const Dec& dec, vu c, vi& low, vi& high) {
     vi skip = dec.is_zero(c) | dec.special(c), e = dec.exponents(c);
     low = min(low, (skip & (1 << 20)) | (~skip & e));

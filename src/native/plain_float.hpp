@@ -117,7 +117,9 @@ template <class T, class V, class Ops> class FloatWalk {
       : job_(job), s_(*job.spec), layout_(s_, job.K), ops_(s_), rows_(job.a, s_.a, layout_),
         cols_(job.b.transposed(), s_.b, layout_) {
     i64 unit = layout_.padded_step > 4096 ? s_.group : layout_.padded_step;
-    chunk_ = std::max<i64>(1, 256 / unit) * unit;
+    // With few rows B is read once: by few lines of memory at a time, so that prefetching follows.
+    const bool along_k = job.b.row < job.b.col;
+    chunk_ = std::max<i64>(1, (job.M > 16 || along_k ? 256 : 32) / unit) * unit;
   }
   void run() {
     rows_.read(job_.a), cols_.read(job_.b.transposed());
@@ -128,7 +130,7 @@ template <class T, class V, class Ops> class FloatWalk {
       rows_.set_chunk(p0, p1, pos_.data(), contiguous), cols_.set_chunk(p0, p1, pos_.data(), contiguous);
       for (i64 i0 = 0; i0 < job_.M; i0 += row_block) {
         i64 rows = std::min(row_block, job_.M - i0);
-        rows_.rows(i0, rows, a_, [&](vu, vf x) { return ops_.operand_a(x); });
+        rows_.rows(i0, rows, a_, [&](vf x) { return ops_.operand_a(x); });
         for (i64 j0 = 0; j0 < job_.N; j0 += width) {
           block(i0, rows, j0);
           if (!advance(job_, {i0, rows, j0, std::min<i64>(width, job_.N - j0)}, n_, p1 == layout_.total)) return;
@@ -144,9 +146,10 @@ template <class T, class V, class Ops> class FloatWalk {
 
   void block(i64 i0, i64 rows, i64 j0) {
     i64 cols = std::min<i64>(width, job_.N - j0);
-    cols_.panel(j0, cols, b_, [&](vu, vf x) { return ops_.operand_b(x); });
+    cols_.panel(j0, cols, b_, [&](vf x) { return ops_.operand_b(x); });
     i64 r = 0;
     for (; r + at_once <= rows; r += at_once) strip<at_once>(i0, r, j0, cols);
+    for (; r + 2 <= rows; r += 2) strip<2>(i0, r, j0, cols);
     for (; r < rows; ++r) strip<1>(i0, r, j0, cols);
   }
   template <int R> void strip(i64 i0, i64 r, i64 j0, i64 cols) {

@@ -226,6 +226,13 @@ BITMMA_INLINE vf from_half(vw x, int h) {
   return (vf)_mm256_cvtph_ps(h ? _mm256_extracti128_si256((__m256i)x, 1) : _mm256_castsi256_si128((__m256i)x));
 #endif
 }
+BITMMA_INLINE vf from_half(const u8* p) {  // W codes in memory
+#if defined(__AVX512F__)
+  return (vf)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p));
+#else
+  return (vf)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p));
+#endif
+}
 BITMMA_INLINE void store_bytes(u8* p, vw x) {  // of lanes 0..255
 #if defined(__AVX512BW__)
   _mm256_storeu_si256((__m256i*)p, _mm512_cvtepi16_epi8((__m512i)x));

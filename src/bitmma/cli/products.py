@@ -18,7 +18,7 @@ from bitmma import formats, isa
 from bitmma.cli import files
 from bitmma.engine.operands import to_codes
 from bitmma.epilogue import Epilogue
-from bitmma.gemm import Product, addend_format, prepare
+from bitmma.gemm import Product, addend_format, planned
 from bitmma.recipes import default_instruction
 from bitmma.schedule import Schedule
 from bitmma.unit import Instruction
@@ -101,7 +101,7 @@ def multiply(
         converted, _ = to_codes(array, wanted[name] or "", name)
         codes[_argument(name)] = converted
     try:
-        plan = prepare(
+        plan = planned(
             **codes, instruction=instr, schedule=schedule, epilogue=epilogue, **(blocks or {})
         )
     except (TypeError, ValueError) as error:
@@ -135,7 +135,7 @@ def _tile(plan: Product, where: tuple[slice, ...], threads: int | None) -> Codes
 
 
 def _argument(option: str) -> str:
-    """What `prepare` calls an operand: ``--scale-a`` is ``scale_a``, ``--c`` is ``C``."""
+    """What `planned` calls an operand: ``--scale-a`` is ``scale_a``, ``--c`` is ``C``."""
     return "C" if option == "--c" else option.removeprefix("--").replace("-", "_")
 
 

@@ -31,10 +31,12 @@ from bitmma.formats import Format
 
 __all__ = [
     "Kind",
+    "Prepared",
     "as_list",
     "common_kind",
     "from_list",
     "is_array",
+    "prepared",
     "to_codes",
     "unpack_bytes",
     "unpack_pairs",
@@ -74,7 +76,7 @@ def to_codes(x: Any, fmt: str, name: str, k_axis: int = -1) -> tuple[Codes, Kind
     """An operand as unsigned codes, and its kind.
 
     Args:
-        x: the operand, see the module's text.
+        x: the operand, see the module's text; or, as a B, a `Prepared` one of this format.
         fmt: the name of its format.
         name: what messages call it.
         k_axis: the axis along k, where packed fp4 pairs are taken apart.
@@ -91,6 +93,8 @@ def to_codes(x: Any, fmt: str, name: str, k_axis: int = -1) -> tuple[Codes, Kind
     # One instruction takes microseconds and so must this: no look at anything but the dtype.
     if type(x) is np.ndarray and x.dtype is types.dtype:
         codes, kind = x.view(types.code_dtype), VALUES
+    elif type(x) is Prepared:
+        return x.operand(fmt, name, k_axis)
     else:
         codes, kind = _convert(x, fmt, types, name, k_axis)
     if types.spare_bits and codes.size:
@@ -101,6 +105,47 @@ def to_codes(x: Any, fmt: str, name: str, k_axis: int = -1) -> tuple[Codes, Kind
                 f"{fmt} codes are one a byte, in the low bits"
             )
     return codes, kind
+
+
+class Prepared:
+    """A B that was read, checked and laid out once: see `bitmma.prepare`.
+
+    Attributes:
+        format: the name of its format. shape: (..., K, N), fp4 pairs taken apart.
+        nbytes: the memory it takes.
+    """
+
+    def __init__(self, codes: Codes, format: str, kind: Kind) -> None:
+        self.format, self._codes, self._kind = format, codes, kind
+        codes.flags.writeable = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._codes.shape
+
+    @property
+    def nbytes(self) -> int:
+        return self._codes.nbytes
+
+    def operand(self, fmt: str, name: str, k_axis: int) -> tuple[Codes, Kind]:
+        """As `to_codes` gives it; raises where it is not what that call needs."""
+        if k_axis != -2:
+            raise TypeError(f"{name} is a prepared B; only B can be given as one")
+        if fmt != self.format:
+            raise ValueError(f"{name} was prepared as {self.format}, the instruction takes {fmt}")
+        return self._codes, self._kind
+
+    def __repr__(self) -> str:
+        return f"<Prepared B of {self.format}, {self.shape}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._codes, self.format, self._kind)
+
+
+def prepared(x: Any, fmt: str, name: str) -> Prepared:
+    """A copy of a B as the kernels read it best: row after row. Errors as `to_codes`."""
+    codes, kind = to_codes(x, fmt, name, -2)
+    return Prepared(np.array(codes, order="C"), fmt, kind)
 
 
 def is_array(x: object) -> bool:
@@ -227,9 +272,9 @@ def common_kind(kinds: Mapping[str, Kind]) -> Kind:
         TypeError: they do not.
     """
     pairs = list(kinds.items())
-    first_name, first = next((p for p in pairs if p[1] is not VOID), pairs[0])
+    first_name, first = next((p for p in pairs if p[1] != VOID), pairs[0])
     for name, kind in pairs:
-        if kind == first or (kind is VOID and isinstance(first, str)):
+        if kind == first or (kind == VOID and isinstance(first, str)):
             continue
         if not isinstance(kind, str) and not isinstance(first, str):
             raise TypeError(
