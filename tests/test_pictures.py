@@ -376,7 +376,7 @@ def test_themes() -> None:
         x.to_svg("blue")
     with pytest.raises(ValueError, match="theme"):
         x.to_html("Dark")
-    assert "data-md-color-scheme" in x._repr_html_() and "data-md-color-scheme" not in auto
+    assert "data-md-color-scheme" in auto and "data-md-color-scheme" not in light + dark
 
 
 def read_colours(picture: str) -> dict[str, str]:

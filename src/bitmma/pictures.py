@@ -70,18 +70,18 @@ _HOSTS = (
 )
 
 _LEGEND = (
-    ("kept", "10", "bits that enter the sum"),
-    ("pad", "0", "zeros of the grid"),
-    ("cut", "10", "bits cut or rounded away"),
+    ("kept", "10", "enters the sum"),
+    ("pad", "0", "padding"),
+    ("cut", "10", "cut or rounded away"),
     ("sum", "10", "sum"),
-    ("result", "10", "rounded result"),
+    ("result", "10", "result"),
 )
 
 _SHADES = {"kept": "k", "cut": "x", "sum": "s", "result": "r"}
 
 
-def _style(theme: str, *, hosted: bool) -> str:
-    """The rules that a picture needs; ``hosted``: also those that follow the page around it."""
+def _style(theme: str) -> str:
+    """The rules that a picture needs; "auto" follows the page around it, else the system."""
     root = f".bitmma-{theme}"
     base, fonts = _FONTS
     rules = [f"{root} text{{{base}}}", *(f"{root} .{k}{{{v}}}" for k, v in fonts.items())]
@@ -92,8 +92,7 @@ def _style(theme: str, *, hosted: bool) -> str:
     rules.append(colours(root, theme == "dark"))
     if theme == "auto":
         rules.append(f"@media (prefers-color-scheme:dark){{{colours(root, 1)}}}")
-        if hosted:
-            rules += [colours(f":is({','.join(h)}) {root}", i) for i, h in enumerate(_HOSTS)]
+        rules += [colours(f":is({','.join(h)}) {root}", i) for i, h in enumerate(_HOSTS)]
     return "".join(rules)
 
 
@@ -377,12 +376,11 @@ class _Sheet:
             x += width
 
 
-def svg(subjects: Sequence[Subject], theme: str = "auto", *, hosted: bool = False) -> str:
+def svg(subjects: Sequence[Subject], theme: str = "auto") -> str:
     """One picture of one trace or of several side by side.
 
     Args:
-        theme: "light", "dark", or "auto", which follows the viewer's setting.
-        hosted: for SVG within a page: follow also what that page says of its theme.
+        theme: "light", "dark", or "auto": as the page around it says, else as the viewer's system.
     """
     if theme not in THEMES:
         raise ValueError(f"theme must be one of {', '.join(THEMES)}, not {theme!r}")
@@ -403,7 +401,7 @@ def svg(subjects: Sequence[Subject], theme: str = "auto", *, hosted: bool = Fals
         f'viewBox="0 0 {_number(width)} {_number(height)}" class="bitmma-{theme}" role="group">',
         f"<title>{escape(said)}</title>",
         f"<desc>{escape(told)}</desc>",
-        f"<style>{_style(theme, hosted=hosted)}</style>",
+        f"<style>{_style(theme)}</style>",
         f'<rect class="bg" {size} rx="6"/>',
     ]
     x = 0.0
@@ -421,8 +419,7 @@ def html_figures(subjects: Sequence[Subject], tables: Sequence[str], theme: str 
     away under them every number, as the tables given.
     """
     figures = "".join(
-        f'<figure style="margin:0;overflow-x:auto;max-width:100%">{svg([s], theme, hosted=True)}'
-        "</figure>"
+        f'<figure style="margin:0;overflow-x:auto;max-width:100%">{svg([s], theme)}</figure>'
         for s in subjects
     )
     details = "".join(

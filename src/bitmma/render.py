@@ -359,7 +359,8 @@ class Explanation:
         """A picture: every summand a row of bits on one grid, what was cut in grey.
 
         Args:
-            theme: "light", "dark", or "auto", which follows the viewer's setting.
+            theme: "light", "dark", or "auto": as the page around it says (Jupyter, VS Code, MkDocs
+                Material), else as the viewer's system.
 
         Raises:
             ValueError: another theme.
