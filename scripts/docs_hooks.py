@@ -161,7 +161,6 @@ def on_files(files: Files, config: Any) -> Files:
     return files
 
 
-PICTURE = re.compile(r"(^```python\n(?:.*?\n)??```\n\n)<!-- picture -->$", re.MULTILINE | re.DOTALL)
 BLOCK = re.compile(r"^```python\n(.*?)^```\n(\n<!-- picture -->$)?", re.MULTILINE | re.DOTALL)
 
 
@@ -182,7 +181,10 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         pictures = "\n".join(x.to_svg() for x in getattr(shown, "explanations", [shown]))
         return f'{block}<div class="bitmma-picture">\n{pictures}\n</div>'
 
-    return BLOCK.sub(drawn, markdown)
+    made = BLOCK.sub(drawn, markdown)
+    if "<!-- picture -->" in made:
+        raise PluginError(f"{page.file.src_uri}: a picture without a Python block before it")
+    return made
 
 
 def run(block: str, names: dict[str, Any]) -> Any:

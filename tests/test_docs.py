@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import io
 import os
 import re
@@ -47,8 +46,10 @@ def name(page: Path) -> str:
 def missing(page: Path) -> set[str]:
     """Extras that the page's Python imports and that are not installed."""
     source = "".join(block.text for block in blocks(page) if block.kind == "python")
-    named = set(re.findall(r"^\s*(?:import|from) (?:bitmma\.)?(\w+)", source, re.MULTILINE))
-    return {extra for extra in named & set(EXTRAS) if not find_spec(extra)}
+    used = {
+        x for x in EXTRAS if re.search(rf"^(import|from)\b.*\b{x}\b|bitmma\.{x}\b", source, re.M)
+    }
+    return {extra for extra in used if not find_spec(extra)}
 
 
 def test_there_is_something_to_test() -> None:
@@ -92,23 +93,6 @@ def check(got: list[str], shown: list[str]) -> None:
         shown = shown[:-1]
         got = got[: len(shown)]
     assert "\n".join(got).strip("\n") == "\n".join(shown).strip("\n")
-
-
-@pytest.mark.skipif(not find_spec("mkdocs"), reason="the docs extra is not installed")
-@pytest.mark.parametrize(
-    "page", [p for p in PAGES if "<!-- picture -->" in p.read_text("utf-8")], ids=name
-)
-def test_pictures_of_the_site(page: Path) -> None:
-    """The hook of the build finds every picture and draws it."""
-    spec = importlib.util.spec_from_file_location("docs_hooks", ROOT / "scripts" / "docs_hooks.py")
-    assert spec and spec.loader
-    hooks = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(hooks)
-    text = page.read_text(encoding="utf-8")
-    with contextlib.redirect_stdout(io.StringIO()):
-        drawn = hooks.on_page_markdown(text, page=None)
-    assert "<!-- picture -->" not in drawn
-    assert drawn.count('class="bitmma-picture"') == text.count("<!-- picture -->")
 
 
 def commands(page: Path) -> list[tuple[str, list[str]]]:

@@ -340,11 +340,11 @@ def _block(trace: Trace, i: int) -> Block:
     if step.e_max is None:  # a product of zero adds nothing
         terms = tuple(t for t in terms if t.n or t.name in ("c", "t"))
     else:
-        unit = terms[-1].unit
-        caption = (
-            f"e_max = {_signed(step.e_max)}: all cut toward zero below "
-            f"{power(unit)} = 2^(e_max − {step.e_max - unit})"
-        )
+        unit, caption = terms[-1].unit, f"e_max = {_signed(step.e_max)}"
+        if isinstance(unit_model, TFDPA | STFDPA | GSTFDPA):
+            caption += (
+                f": all cut toward zero below {power(unit)} = 2^(e_max − {step.e_max - unit})"
+            )
     rows = tuple(_term_rows(trace, i, terms, pad_from, aligned=step.e_max is not None))
     if step.total is None:
         return Block(caption, rows, ())
@@ -597,7 +597,7 @@ def about(model: Model) -> str:
         "−∞) as they meet, and the last sum is rounded once more ({rho}).",
         Lowered: "The compiler makes two instructions of the f16 unit and one addition of this: t "
         "takes the products of each part in turn, and d = t + c is rounded once.",
-    }[type(model)]  # fmt: skip
+    }.get(type(model), "")  # fmt: skip
     values = {name: getattr(model, name, "") for name in ("L", "G", "F", "rho")}
     for name, value in values.items():
         text = text.replace("{" + name + "}", str(value))

@@ -11,7 +11,7 @@ arXiv 2512.07004 (recordings that confirm T-FDPA on eight NVIDIA GPUs).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import NamedTuple
@@ -308,14 +308,12 @@ def _inf_name(sign: int) -> str:
     return "-inf" if sign else "+inf"
 
 
-def _specials(found: Mapping[str, str | None], c: _Operand) -> dict[str, str]:
-    """What is no number among products, scales and c: name -> "nan", "+inf" or "-inf"."""
-    return {name: kind for name, kind in [*found.items(), ("c", _as_special(c))] if kind}
-
-
-def _verdict(kinds: Collection[str]) -> str:
+def _specials(found: Iterable[str | None], c: _Operand) -> str | None:
     """NaN in: NaN; Inf-Inf: NaN; otherwise any Inf is the result. Decided before alignment."""
-    return next(iter(kinds)) if len(set(kinds)) == 1 else "nan"
+    seen = {s for s in (*found, _as_special(c)) if s}
+    if not seen:
+        return None
+    return seen.pop() if len(seen) == 1 else "nan"
 
 
 def _special_code(model: Model, fmt: Format, special: str) -> int:
@@ -324,19 +322,21 @@ def _special_code(model: Model, fmt: Format, special: str) -> int:
     return fmt.inf_code | (fmt.sign_bit if special == "-inf" else 0)
 
 
-def _special_step(model: Model, title: str, specials: Mapping[str, str]) -> Step:
+def _special_step(
+    model: Model, title: str, special: str, *, named: Sequence[tuple[str, str]] = ()
+) -> Step:
+    """The step in which special values decide; ``named`` says which do."""
     fmt = formats.get(model.d)
-    special = _verdict(specials.values())
-    notes = []
-    for kind in ("nan", "+inf", "-inf"):
-        names = [name for name, its_kind in specials.items() if its_kind == kind]
-        if names:
-            notes.append(f"{kind}: {', '.join(names)}")
+    kinds = [kind for kind in ("nan", "+inf", "-inf") if kind in dict(named).values()]
+    notes = [f"{kind}: {', '.join(name for name, its in named if its == kind)}" for kind in kinds]
     notes.append(f"special values decide: {special}")
     code = _special_code(model, fmt, special)
-    return Step(
-        title, (), None, None, tuple(notes), "none", model.d, code, (), tuple(specials.items())
-    )
+    return Step(title, (), None, None, tuple(notes), "none", model.d, code, specials=tuple(named))
+
+
+def _named(found: Mapping[str, str | None], c: _Operand) -> list[tuple[str, str]]:
+    """What is no number: (name, "nan", "+inf" or "-inf")."""
+    return [(name, kind) for name, kind in (*found.items(), ("c", _as_special(c))) if kind]
 
 
 # --- alignment, sums, conversion ------------------------------------------------------------------
@@ -375,9 +375,10 @@ def _fma(work: _Work, start: int, c: _Operand) -> list[Step]:
     model = work.model
     assert isinstance(model, FMA)
     title = f"fma of product {start} and c"
-    specials = _specials(work.special_products([start]), c)
-    if specials:
-        return [_special_step(model, title, specials)]
+    found = work.special_products([start])
+    special = _specials(found.values(), c)
+    if special:
+        return [_special_step(model, title, special, named=_named(found, c))]
     p = work.product(start)
     p_sign = work.a[start].sign ^ work.b[start].sign
     result, total = _ieee_add((p.n, p.q, p_sign), (c.n, c.q, c.sign), model.rho)
@@ -421,9 +422,8 @@ def _ftz_mul_add(work: _Work, start: int, c: _Operand) -> list[Step]:
             return _Operand(fp32, code & fp32.sign_bit)
         return x
 
-    def special(*kinds: str | None) -> _Operand | None:
-        found = [kind for kind in kinds if kind]
-        return _Operand(fp32, _special_code(model, fp32, _verdict(found))) if found else None
+    def special(kind: str | None) -> _Operand | None:
+        return _Operand(fp32, _special_code(model, fp32, kind)) if kind else None
 
     def multiply(i: int) -> _Operand:
         a, b = flushed_operand(work.a[i], f"a{i}"), flushed_operand(work.b[i], f"b{i}")
@@ -435,7 +435,7 @@ def _ftz_mul_add(work: _Work, start: int, c: _Operand) -> list[Step]:
         return result
 
     def add(x: _Operand, y: _Operand, names: tuple[str, str], name: str) -> _Operand:
-        bad = special(_as_special(x), _as_special(y))
+        bad = special(_specials([_as_special(x)], y))
         if bad:
             return bad
         code, total = _ieee_add((x.n, x.q, x.sign), (y.n, y.q, y.sign), RNE_FP32)
@@ -496,9 +496,10 @@ def _e_fdpa(work: _Work, start: int, c: _Operand) -> list[Step]:
     assert isinstance(model, EFDPA)
     lanes = range(start, start + model.L)
     title = _range(start, model.L) + " and c"
-    specials = _specials(work.special_products(lanes), c)
-    if specials:
-        return [_special_step(model, title, specials)]
+    found = work.special_products(lanes)
+    special = _specials(found.values(), c)
+    if special:
+        return [_special_step(model, title, special, named=_named(found, c))]
     terms = [*(work.product(i) for i in lanes), Term("c", c.n, c.q, c.e)]
     total = _exact_sum([(t.n, t.q) for t in terms])
     kept = tuple(Aligned(*t, t.n, t.q) for t in terms)
@@ -527,9 +528,9 @@ def _truncated(
     if scales:
         found |= _special_scales(*scales, lanes[0])
         scale_exponent = scales[0].e + scales[1].e
-    specials = _specials(found, c)
-    if specials:
-        return _special_step(model, title, specials)
+    special = _specials(found.values(), c)
+    if special:
+        return _special_step(model, title, special, named=_named(found, c))
     products = [work.product(i) for i in lanes]
     terms = [Term(p.name, p.n, p.q + scale_exponent, p.e + scale_exponent) for p in products if p.n]
     terms.append(_c_term(c, model.e_zero))
@@ -576,9 +577,9 @@ def _gst_fdpa(work: _Work, start: int, c: _Operand) -> list[Step]:
         if scales:
             found |= _special_scales(*scales, first)
         groups.append((first, alpha, beta))
-    specials = _specials(found, c)
-    if specials:
-        return [_special_step(model, title, specials)]
+    special = _specials(found.values(), c)
+    if special:
+        return [_special_step(model, title, special, named=_named(found, c))]
     terms = []
     for first, alpha, beta in groups:
         products = [work.product(i) for i in range(first, first + model.G)]
@@ -610,9 +611,9 @@ def _tr_fdpa(work: _Work, start: int, c: _Operand) -> list[Step]:
     # Step 0: a finite product of 2**128 or more counts as Inf.
     huge = [p for p in products if p.n and _exponent(p.n, p.q) >= 128]
     found |= {p.name: _inf_name(p.n < 0) for p in huge}
-    specials = _specials(found, c)
-    if specials:
-        return [_special_step(model, title, specials)]
+    special = _specials(found.values(), c)
+    if special:
+        return [_special_step(model, title, special, named=_named(found, c))]
     alone = _products_alone([p for p in products if p.n], model.F, "products", "T")
     return [_join_c(model, title, alone.terms, [alone], c, drop_small_c=False)]
 
@@ -623,9 +624,10 @@ def _gtr_fdpa(work: _Work, start: int, c: _Operand) -> list[Step]:
     assert isinstance(model, GTRFDPA)
     lanes = range(start, start + model.L)
     title = _range(start, model.L) + " and c"
-    specials = _specials(work.special_products(lanes), c)
-    if specials:
-        return [_special_step(model, title, specials)]
+    found = work.special_products(lanes)
+    special = _specials(found.values(), c)
+    if special:
+        return [_special_step(model, title, special, named=_named(found, c))]
     halves = []
     for parity, name in enumerate(("even", "odd")):
         products = [work.product(i) for i in lanes if (i - start) % 2 == parity]
@@ -722,9 +724,10 @@ def _lowered(work: _Work, start: int, c: _Operand) -> list[Step]:
             steps.append(_truncated(work, model.unit, group, t, title))
             t = _Operand(fmt, steps[-1].result)
     title, rounding = "d = t + c", Conversion("RNE", model.d)
-    specials = _specials({"t": _as_special(t)}, c)
-    if specials:
-        return [*steps, _special_step(model, title, specials)]
+    special = _specials([_as_special(t)], c)
+    if special:
+        found = {"t": _as_special(t)}
+        return [*steps, _special_step(model, title, special, named=_named(found, c))]
     code, total = _ieee_add((t.n, t.q, t.sign), (c.n, c.q, c.sign), rounding)
     terms = tuple(Aligned(name, x.n, x.q, x.e, x.n, x.q) for name, x in (("t", t), ("c", c)))
     return [*steps, Step(title, terms, None, total, (), str(rounding), model.d, code)]
