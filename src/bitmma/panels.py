@@ -43,6 +43,10 @@ __all__ = ["Block", "Cells", "Panel", "Row", "about", "outcome", "panels", "powe
 
 #: Columns that steps of exact sums may share.
 _SHARED_COLUMNS = 128
+#: Columns below e_max that are always drawn: F is at most 64.
+_WHOLE_COLUMNS = 66
+#: Models that are one chain of steps: the result of each is the c of the next.
+_CHAINS = (FMA, FTZMulAdd, EFDPA, TFDPA, STFDPA, GSTFDPA, TRFDPA, GTRFDPA)
 
 # --- a trace as panels of rows --------------------------------------------------------------------
 
@@ -233,10 +237,11 @@ def _exact_panels(trace: Trace, steps: Sequence[int]) -> Iterator[Panel]:
             continue
         heading = f"{_numbered(trace, group[0], group[-1])}each sum exact, rounded once"
         blocks = [_block(trace, i)._replace(caption=_heading(trace, i)) for i in group]
-        # From the second on c is the row above it.
-        blocks[1:] = [
-            b._replace(terms=tuple(row for row in b.terms if row.name != "c")) for b in blocks[1:]
-        ]
+        if isinstance(trace.model, _CHAINS):  # from the second on, c is the row above it
+            blocks[1:] = [
+                block._replace(terms=tuple(row for row in block.terms if row.name != "c"))
+                for block in blocks[1:]
+            ]
         yield Panel(heading, tuple(blocks))
 
 
@@ -248,16 +253,22 @@ def _is_quiet(trace: Trace, i: int, step: Step) -> bool:
     """Whether a step has no product but zeros and hands on what it was given."""
     before = trace.steps[i - 1]
     return (
-        bool(step.terms)
+        isinstance(trace.model, _CHAINS)
+        and bool(step.terms)
         and all(t.n == 0 for t in step.terms if t.name != "c")
         and (step.result, step.format) == (before.result, before.format)
-        and not isinstance(trace.model, Lowered)
     )
 
 
 def _is_t(trace: Trace, i: int) -> bool:
     """Whether a step is one of the instructions that a lowered one is made of."""
     return isinstance(trace.model, Lowered) and trace.steps[i].title.startswith("t ")
+
+
+def _result_name(trace: Trace, i: int) -> str:
+    """What the result of a step is called: d, unless the title says otherwise."""
+    name, equals, _ = trace.steps[i].title.partition(" = ")
+    return "t" if _is_t(trace, i) else name if equals else "d"
 
 
 def _incoming(trace: Trace, i: int) -> Step | None:
@@ -308,9 +319,11 @@ def _panel(trace: Trace, i: int) -> Panel:
         blocks = (_block(trace, i),)
     if not blocks[-1].sums:
         code = code_text(step.format, step.result)
-        words = (*words, f"d = {code} = {_value(step.format, step.result)}")
+        words = (*words, f"{_result_name(trace, i)} = {code} = {_value(step.format, step.result)}")
     marks = () if step.e_max is None else (step.e_max, *sorted({t.unit for t in step.terms}))
-    whole = None if step.e_max is None else min(t.unit for t in step.terms)
+    whole = None
+    if step.e_max is not None:
+        whole = max(min(t.unit for t in step.terms), step.e_max - _WHOLE_COLUMNS)
     table = tuple(_group_products(trace, step)) if isinstance(trace.model, GSTFDPA) else ()
     return Panel(heading, blocks, tuple(map(term_name, words)), table, marks, whole)
 
@@ -362,8 +375,9 @@ def _end_rows(
     """The step's sum and its result."""
     step = trace.steps[i]
     assert step.total is not None
-    name = "t" if _is_t(trace, i) else "d"
-    values = before or [_Value("Σ", "sum, exact", step.total, _decimal(*step.total))]
+    name = _result_name(trace, i)
+    said = "sum, exact" if isinstance(trace.model, (*_CHAINS, Lowered)) else "sum"
+    values = before or [_Value("Σ", said, step.total, _decimal(*step.total))]
     result = result_number(step, unit_model)
     said = _value(step.format, step.result)
     if result is None:
@@ -395,6 +409,8 @@ def _labels(trace: Trace, i: int, term: Aligned) -> tuple[str, str]:
     """A summand's name, and what it is made of."""
     name = term_name(term.name)
     if name == "c":
+        if not isinstance(trace.model, (*_CHAINS, Lowered)):
+            return "c", _decimal(term.n, term.q)
         before = _incoming(trace, i)
         if _is_t(trace, i):
             return "t", "so far" if before else "0"
