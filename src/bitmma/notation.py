@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from bitmma import formats
 from bitmma.formats import Format, Kind
-from bitmma.models import Model
+from bitmma.models import FDPA, Model, SumTree
 from bitmma.reference import Aligned, Step
 
 if TYPE_CHECKING:
@@ -33,6 +33,9 @@ __all__ = [
     "value_of",
     "value_text",
 ]
+
+#: Letters of one parameter of a model beyond which it is shortened.
+_WORD_SHOWN = 60
 
 # --- numbers --------------------------------------------------------------------------------------
 
@@ -126,11 +129,15 @@ def model_dict(model: Model) -> dict[str, Any]:
 def model_text(model: Model) -> str:
     """A model in few words: ``T-FDPA L=16 F=25 RZ-FP32 e_zero=-133``."""
     values = [(f.name, getattr(model, f.name)) for f in fields(model)]
+    if isinstance(model, FDPA | SumTree):  # of many fields, what is not at its default
+        said = {"L", "F", "rho", *(f.name for f in model.chosen())}
+        values = [(name, x) for name, x in values if name in said]
     words = [
         model_text(x) if isinstance(x, Model) else str(x) if name == "rho" else f"{name}={x}"
         for name, x in values
         if not isinstance(x, tuple)
     ]
+    words = [x if len(x) <= _WORD_SHOWN else f"{x[:_WORD_SHOWN]}…" for x in words]
     return " ".join([model.family, *words])
 
 

@@ -17,6 +17,7 @@ from bitmma import formats
 from bitmma.formats import Kind
 from bitmma.models import (
     EFDPA,
+    FDPA,
     FMA,
     GSTFDPA,
     GTRFDPA,
@@ -26,6 +27,7 @@ from bitmma.models import (
     FTZMulAdd,
     Lowered,
     Model,
+    SumTree,
 )
 from bitmma.notation import (
     code_text,
@@ -613,6 +615,10 @@ def about(model: Model) -> str:
         "−∞) as they meet, and the last sum is rounded once more ({rho}).",
         Lowered: "The compiler makes two instructions of the f16 unit and one addition of this: t "
         "takes the products of each part in turn, and d = t + c is rounded once.",
+        FDPA: "A general fused sum: products and c are exact, cut as the parameters say, summed "
+        "and rounded ({rho}).",
+        SumTree: "A sum in the order of its tree: each node is the exact sum of its children, "
+        "rounded ({rho}).",
     }.get(type(model), "")  # fmt: skip
     values = {name: getattr(model, name, "") for name in ("L", "G", "F", "rho")}
     for name, value in values.items():

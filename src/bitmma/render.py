@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bitmma import BITS_VERSION, formats, pictures
 from bitmma.formats import Kind
-from bitmma.models import GTRFDPA, Lowered, Model
+from bitmma.models import FDPA, GTRFDPA, Lowered, Model
 from bitmma.notation import (
     code_text,
     decoded_text,
@@ -55,6 +55,8 @@ __all__ = [
     "value_text",
 ]
 
+#: Letters of a model beyond which it is shortened: a SumTree can have thousands.
+_MODEL_SHOWN = 400
 #: Cut bits shown in a row; `Explanation.to_dict` has all of them.
 _CUT_SHOWN = 12
 #: Fraction digits beyond which a row is written as a number instead of in binary.
@@ -126,10 +128,13 @@ def _blocks(trace: Trace) -> Iterator[_Block]:
     yield _operands(trace)
     if trace.scale_a:
         yield _scales(trace)
-    # Steps that align nothing and have nothing to say (FMA, E-FDPA) share one table.
-    numbered = enumerate(trace.steps)
-    for plain, steps in groupby(numbered, lambda s: s[1].e_max is None and not s[1].notes):
-        if plain:
+
+    def plain(numbered: tuple[int, Step]) -> str:
+        step = numbered[1]  # one that aligns nothing and has nothing to say shares a table (FMA)
+        return step.rounding if step.e_max is None and not step.notes else ""
+
+    for rounding, steps in groupby(enumerate(trace.steps), plain):
+        if rounding:
             yield _exact_steps([s for _, s in steps])
         else:
             yield from (_step(s, trace.model, i * trace.model.group) for i, s in steps)
@@ -196,7 +201,14 @@ def _step(step: Step, model: Model, start: int) -> _Block:
     result = result_number(step, unit_model)
     aligned = step.e_max is not None
     total = step.total
-    spans = [(t.kept, t.unit, t.unit + F) for t in step.terms]
+
+    def point(term: Aligned) -> int:
+        # An FDPA's terms may be cut at several places: all are written below its one e_max.
+        if isinstance(model, FDPA) and step.e_max is not None:
+            return step.e_max
+        return term.unit + F
+
+    spans = [(t.kept, t.unit, point(t)) for t in step.terms]
     if aligned and step.e_max is not None:
         spans += [(*x, step.e_max) for x in (total, result) if x]
     whole = max(1, _whole(spans))
@@ -212,7 +224,7 @@ def _step(step: Step, model: Model, start: int) -> _Block:
         if count > 1:
             name = f"{name}…{term_name(last.name)} ×{count}"
         bits = (
-            _binary(term.kept, term.unit, term.cut, term.unit + F, whole)
+            _binary(term.kept, term.unit, term.cut, point(term), whole)
             if aligned
             else _plain_value(term, step.notes)
         )
@@ -391,7 +403,11 @@ class Explanation:
 
     def _head(self) -> tuple[str, str]:
         said = f"; {provenance_text(self.provenance)}" if self.provenance else ""
-        return self.title, f"{self.trace.model.family}: {self.trace.model!r}{said}"
+        model = self.trace.model
+        text = repr(model)
+        if len(text) > _MODEL_SHOWN:
+            text = model_text(model)
+        return self.title, f"{model.family}: {text}{said}"
 
     def _end(self) -> _Cell:
         return (_Span("d "), _Span(f"{self.trace.d_format} "),
