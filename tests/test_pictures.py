@@ -18,7 +18,7 @@ import bitmma
 from bitmma import cases, formats, isa, reference
 from bitmma.cli import main
 from bitmma.formats import Kind
-from bitmma.models import Lowered
+from bitmma.models import FDPA, TFDPA, Lowered, Model, SumTree
 from bitmma.reference import Aligned, Trace
 from bitmma.render import Explanation
 
@@ -439,3 +439,36 @@ def test_hypothetical_units() -> None:
             h100, model=replace(h100.model, **change), d="f16" if "rho" in change else "f32"
         )
         check(unit.explain(a, b, 0.25))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        FDPA(L=8, F=12, c="late", F2=14, cut2="RD", groups=2, F_groups=11, F_sum=20, F_c=14),
+        FDPA(L=4, F=20, order="pairwise"),
+        FDPA(L=8, F=None, F_c=20),
+        SumTree((((0, 4, 8), 2, (5, 6, 7)), ((1, 9, 10, 11), 3, (12, 13, 14, 15)), "c")),
+    ],
+    ids=["late", "pairwise", "exact", "tree"],
+)
+def test_general_models(model: Model) -> None:
+    """Every summand of every step is drawn, whatever the steps are."""
+    made = cases.generate(TFDPA(), "f16", "f16", "f32", 16, 26, 3)
+    terms = 0
+    for a, b, c in zip(made.a.tolist(), made.b.tolist(), made.c.tolist(), strict=True):
+        trace = reference.trace(model, a, b, c, a_format="f16", b_format="f16", c_format="f32")
+        blocks = iter(read(Explanation(trace, "x").to_svg()))
+        for step in trace.steps:
+            rows = iter(next(blocks).terms)
+            run = ""
+            for term in step.terms:
+                if not term.n and step.e_max is None and term.name != "c":
+                    continue  # adds nothing
+                name = term.name.replace("*", "·")
+                if not _within(name, run):
+                    row = next(rows)
+                    run = row.name
+                    assert row.name.split("…")[0] == name
+                check_term(row, term, step.e_max is not None)
+                terms += 1
+    assert terms > 100
