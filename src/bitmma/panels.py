@@ -399,7 +399,8 @@ def _term_rows(
         if count <= 3:
             for member in members:
                 row = _term_row(member, *_labels(trace, i, member), pad_from, aligned=aligned)
-                yield row._replace(note=_flushed(trace, i, member) or row.note)
+                flushed = _flushed(trace, i, member)
+                yield row._replace(note=flushed, note_style="mark") if flushed else row
             continue
         details = {_labels(trace, i, member)[1] for member in members}
         name = "…".join(_labels(trace, i, end)[0] for end in (term, last))
