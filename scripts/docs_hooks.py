@@ -104,25 +104,18 @@ def _gpu_page(gpu: str) -> str:
     return text
 
 
-def _modules() -> list[str]:
-    """Public modules, in the order of the rooms."""
+def _modules() -> dict[str, str]:
+    """Public modules and what they hold, in the order of the rooms."""
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     table = text.partition("| room | holds |")[2].partition("\n\n")[0]
-    rooms = re.findall(r"^\| `([\w.]+)` \|", table, re.MULTILINE)
-    source = ROOT / "src" / "bitmma"
-    found = []
-    for room in rooms:
-        path = source / room.replace(".", "/")
-        exists = path.with_suffix(".py").exists() or (path / "__init__.py").exists()
-        if exists and room not in PRIVATE:
-            found.append(room)
-    return found
+    rooms = re.findall(r"^\| `([\w.]+)` \| (.*) \|$", table, re.MULTILINE)
+    return {room: holds for room, holds in rooms if room not in PRIVATE}
 
 
 def _api() -> str:
-    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    rows = dict(re.findall(r"^\| `([\w.]+)` \| (.*) \|$", text, re.MULTILINE))
-    table = _table(("module", "holds"), [(f"[`{m}`]({m}.md)", rows[m]) for m in _modules()])
+    table = _table(
+        ("module", "holds"), [(f"[`{m}`]({m}.md)", holds) for m, holds in _modules().items()]
+    )
     names = ", ".join(f"[`{name}`][bitmma.{home}.{name}]" for name, home in sorted(HOMES.items()))
     return f"""# API
 

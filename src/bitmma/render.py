@@ -1,4 +1,4 @@
-"""How a trace is shown: `Explanation` in a terminal, in a notebook, as text and as data.
+"""How a trace is shown: `Explanation` in a terminal, in a notebook, as pictures, text and data.
 
 A trace is first laid out as blocks of cells (`_blocks`), once; each way of showing it is then a
 short writer over the same blocks. Bits are written as binary fixed point with the point after the
@@ -320,7 +320,8 @@ def _halves(terms: Sequence[Aligned], start: int) -> list[str]:
 class Explanation:
     """One dot product, step by step: what ``instr.explain(a, b, c)`` returns.
 
-    Shown by ``print`` (plain text), by Rich, and by notebooks; `to_dict` gives it all as data.
+    Shown by ``print`` (plain text), by Rich, and by notebooks (a picture, all numbers below it);
+    `to_svg` and `to_html` give pictures for elsewhere, `to_dict` gives it all as data.
 
     Attributes:
         trace: every step, exact (`bitmma.reference.Trace`).
