@@ -288,7 +288,7 @@ def test_html_is_well_formed_and_escaped() -> None:
             root = ET.fromstring(f"<html>{page}</html>")
             assert "script" not in {node.tag for node in root.iter()}
             assert "".join(root.find(".//b").itertext()) == "<script>alert('&')</script>"
-            shown = "".join(root.find("div").itertext())
+            shown = "".join(root.find("details/div").itertext())
             assert sorted(re.sub(r"[\s─]", "", shown)) == sorted(
                 re.sub(r"[\s─]", "", str(Explanation(x.trace, "<script>alert('&')</script>")))
             )

@@ -515,7 +515,7 @@ class SumTree(_General):
     node, and by default so are signs of zero. It has exactly K products, each of 0..K-1 once; c
     need not occur, and is then ignored.
 
-    Example:
+    Examples:
         >>> import functools
         >>> functools.reduce(lambda t, i: (t, i), range(4), "c")  # a chain of four FMAs
         (((('c', 0), 1), 2), 3)

@@ -11,7 +11,7 @@ arXiv 2512.07004 (recordings that confirm T-FDPA on eight NVIDIA GPUs).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -36,7 +36,9 @@ from bitmma.models import (
     check_k,
 )
 
-__all__ = ["Aligned", "Step", "Term", "Trace", "chain", "dpa", "promoted_chain", "trace"]
+__all__ = [
+    "Aligned", "Stage", "Step", "Term", "Trace", "chain", "dpa", "promoted_chain", "trace",
+]  # fmt: skip
 
 
 class Term(NamedTuple):
@@ -65,6 +67,23 @@ class Aligned(NamedTuple):
         return (self.n << (self.q - q)) - (self.kept << (self.unit - q)), q
 
 
+class Stage(NamedTuple):
+    """A sum within a step that has several.
+
+    Attributes:
+        title: what is summed, e.g. ``"even products"``.
+        terms: the summands with what alignment kept of them.
+        e_max: the exponent they were aligned to; None where nothing is aligned.
+        total: the exact sum of what was kept and, as ``kept``, what goes on; later stages call it
+            by its name. None where nothing is summed (FTZ-MulAdd's products).
+    """
+
+    title: str
+    terms: tuple[Aligned, ...]
+    e_max: int | None
+    total: Aligned | None
+
+
 @dataclass(frozen=True)
 class Step:
     """One fused step: terms in, one rounded number out.
@@ -78,6 +97,9 @@ class Step:
         rounding: the conversion applied to ``total``.
         format: the format of ``result``.
         result: the code this step returns, the next step's c.
+        stages: the sums inside, in order, where there are several (TR-, GTR-FDPA, FTZ-MulAdd); the
+            last one's is ``total``, or is rounded to ``result``. None of them if specials decide.
+        specials: what decided where special values did, as (name, "nan", "+inf" or "-inf").
     """
 
     title: str
@@ -88,6 +110,8 @@ class Step:
     rounding: str
     format: str
     result: int
+    stages: tuple[Stage, ...] = ()
+    specials: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -338,6 +362,9 @@ class _Work:
             return "nan" if Kind.ZERO in (a.kind, b.kind) else _inf_name(a.sign ^ b.sign)
         return None
 
+    def special_products(self, lanes: Iterable[int]) -> dict[str, str | None]:
+        return {f"a{i}*b{i}": self.special_product(i) for i in lanes}
+
     def summand(self, i: int) -> _Summand:
         """a[i]*b[i] times its scales, exact, its exponent the sum of all exponents."""
         factors = [self.a[i], self.b[i], *(self.scales(i) or ())]
@@ -367,13 +394,9 @@ def _inf_name(sign: int) -> str:
     return "-inf" if sign else "+inf"
 
 
-def _specials(found: Sequence[str | None], c: _Operand) -> str | None:
+def _specials(found: Iterable[str | None], c: _Operand) -> str | None:
     """NaN in: NaN; Inf-Inf: NaN; otherwise any Inf is the result. Decided before alignment."""
-    seen = {s for s in found if s}
-    if c.kind is Kind.NAN:
-        seen.add("nan")
-    if c.kind is Kind.INF:
-        seen.add(_inf_name(c.sign))
+    seen = {s for s in (*found, _as_special(c)) if s}
     if not seen:
         return None
     return seen.pop() if len(seen) == 1 else "nan"
@@ -385,11 +408,26 @@ def _special_code(model: Model, fmt: Format, special: str) -> int:
     return fmt.inf_code | (fmt.sign_bit if special == "-inf" else 0)
 
 
-def _special_step(model: Model, title: str, special: str, format: str | None = None) -> Step:
+def _special_step(
+    model: Model,
+    title: str,
+    special: str,
+    format: str | None = None,
+    *,
+    named: Sequence[tuple[str, str]] = (),
+) -> Step:
+    """The step in which special values decide; ``named`` says which do."""
     fmt = formats.get(format or model.d)
+    kinds = [kind for kind in ("nan", "+inf", "-inf") if kind in dict(named).values()]
+    notes = [f"{kind}: {', '.join(name for name, its in named if its == kind)}" for kind in kinds]
+    notes.append(f"special values decide: {special}")
     code = _special_code(model, fmt, special)
-    note = f"special values decide: {special}"
-    return Step(title, (), None, None, (note,), "none", fmt.name, code)
+    return Step(title, (), None, None, tuple(notes), "none", fmt.name, code, specials=tuple(named))
+
+
+def _named(found: Mapping[str, str | None], c: _Operand) -> list[tuple[str, str]]:
+    """What is no number: (name, "nan", "+inf" or "-inf")."""
+    return [(name, kind) for name, kind in (*found.items(), ("c", _as_special(c))) if kind]
 
 
 # --- alignment, sums, conversion ------------------------------------------------------------------
@@ -434,9 +472,10 @@ def _fma(work: _Work, start: int, c: _Operand) -> list[Step]:
     model = work.model
     assert isinstance(model, FMA)
     title = f"fma of product {start} and c"
-    special = _specials([work.special_product(start)], c)
+    found = work.special_products([start])
+    special = _specials(found.values(), c)
     if special:
-        return [_special_step(model, title, special)]
+        return [_special_step(model, title, special, named=_named(found, c))]
     p = work.product(start)
     p_sign = work.a[start].sign ^ work.b[start].sign
     result, total = _ieee_add((p.n, p.q, p_sign), (c.n, c.q, c.sign), model.rho)
@@ -483,41 +522,56 @@ def _ftz_mul_add(work: _Work, start: int, c: _Operand) -> list[Step]:
     def special(kind: str | None) -> _Operand | None:
         return _Operand(fp32, _special_code(model, fp32, kind)) if kind else None
 
-    def add(x: _Operand, y: _Operand) -> _Operand:
-        bad = special(_specials([_as_special(x)], y))
-        return bad or flush(_ieee_add((x.n, x.q, x.sign), (y.n, y.q, y.sign), RNE_FP32)[0])
-
     def multiply(i: int) -> _Operand:
-        pair = _Work(
-            model,
-            [flushed_operand(work.a[i], f"a{i}")],
-            [flushed_operand(work.b[i], f"b{i}")],
-            [],
-            [],
-        )
+        a, b = flushed_operand(work.a[i], f"a{i}"), flushed_operand(work.b[i], f"b{i}")
+        pair = _Work(model, [a], [b], [], [])
         bad = special(pair.special_product(0))
-        p, sign = pair.product(0), pair.a[0].sign ^ pair.b[0].sign
-        return bad or flush(_convert(p.n, p.q, RNE_FP32, negative_zero=bool(sign)))
+        p = pair.product(0)._replace(name=f"a{i}*b{i}")
+        result = bad or flush(_convert(p.n, p.q, RNE_FP32, negative_zero=bool(a.sign ^ b.sign)))
+        rounded.append(Aligned(*p, result.n, result.q))
+        return result
+
+    def add(x: _Operand, y: _Operand, names: tuple[str, str], name: str) -> _Operand:
+        bad = special(_specials([_as_special(x)], y))
+        if bad:
+            return bad
+        code, total = _ieee_add((x.n, x.q, x.sign), (y.n, y.q, y.sign), RNE_FP32)
+        d = flush(code)
+        terms = _whole(names[0], x), _whole(names[1], y)
+        exact = Aligned(name, *total, _exponent(*total) if total[0] else d.e, d.n, d.q)
+        stages.append(Stage(f"{name} = {' + '.join(names)}", terms, None, exact))
+        return d
 
     if start == 0:
         c = flushed_operand(c, "c")
-    products = [multiply(start + i) for i in range(model.P)]
+    stages: list[Stage] = []
+    rounded: list[Aligned] = []
     names = [f"a{start + i}*b{start + i}" for i in range(model.P)]
-    sums = list(products)
-    while len(sums) > 1:
-        sums = [add(sums[i], sums[i + 1]) for i in range(0, len(sums), 2)]
-    d = add(c, sums[0])
+    products = [multiply(start + i) for i in range(model.P)]
+    if model.P == 2:
+        s, order = add(products[0], products[1], (names[0], names[1]), "s"), "(p0 + p1)"
+    else:
+        s0 = add(products[0], products[1], (names[0], names[1]), "s0")
+        s1 = add(products[2], products[3], (names[2], names[3]), "s1")
+        s, order = add(s0, s1, ("s0", "s1"), "s"), "((p0 + p1) + (p2 + p3))"
+    d = add(c, s, ("c", "s"), "d")
     if d.kind is Kind.NAN:
         d = _Operand(fp32, fp32.nan_code)
     ends = [*zip(names, products, strict=True), ("c", c)]
-    terms = tuple(Aligned(name, x.n, x.q, x.e, x.n, x.q) for name, x in ends)
-    order = "(p0 + p1)" if model.P == 2 else "((p0 + p1) + (p2 + p3))"
-    notes += [f"{name} is {_as_special(x)}" for name, x in ends if _as_special(x)]
     notes.insert(0, f"d = c + {order}, each operation rounded to FP32")
+    specials = tuple((name, kind) for name, x in ends if (kind := _as_special(x)))
+    notes += [f"{name} is {kind}" for name, kind in specials]
+    finite = d.kind not in (Kind.NAN, Kind.INF)
     return [
-        Step(_range(start, model.P) + " and c", terms, None, None, tuple(notes), "RNE-FP32", "f32",
-             d.code)
+        Step(_range(start, model.P) + " and c", tuple(_whole(*end) for end in ends), None, None,
+             tuple(notes), "RNE-FP32", "f32", d.code,
+             (Stage("products", tuple(rounded), None, None), *stages) if finite else (), specials)
     ]  # fmt: skip
+
+
+def _whole(name: str, x: _Operand) -> Aligned:
+    """A number of which nothing is cut."""
+    return Aligned(name, x.n, x.q, x.e, x.n, x.q)
 
 
 def _is_normal(x: _Operand) -> bool:
@@ -539,9 +593,10 @@ def _e_fdpa(work: _Work, start: int, c: _Operand) -> list[Step]:
     assert isinstance(model, EFDPA)
     lanes = range(start, start + model.L)
     title = _range(start, model.L) + " and c"
-    special = _specials([work.special_product(i) for i in lanes], c)
+    found = work.special_products(lanes)
+    special = _specials(found.values(), c)
     if special:
-        return [_special_step(model, title, special)]
+        return [_special_step(model, title, special, named=_named(found, c))]
     terms = [*(work.product(i) for i in lanes), Term("c", c.n, c.q, c.e)]
     total = _exact_sum([(t.n, t.q) for t in terms])
     kept = tuple(Aligned(*t, t.n, t.q) for t in terms)
@@ -564,20 +619,24 @@ def _truncated(
 ) -> Step:
     """All terms cut toward zero F bits below e_max, summed exactly, converted. Never -0."""
     title = title or _range(lanes[0], len(lanes)) + " and c"
-    found = [work.special_product(i) for i in lanes]
+    found = work.special_products(lanes)
     scales = work.scales(lanes[0])
     scale_exponent = 0
     if scales:
-        if Kind.NAN in (scales[0].kind, scales[1].kind):
-            found.append("nan")
+        found |= _special_scales(*scales, lanes[0])
         scale_exponent = scales[0].e + scales[1].e
-    special = _specials(found, c)
+    special = _specials(found.values(), c)
     if special:
-        return _special_step(model, title, special)
+        return _special_step(model, title, special, named=_named(found, c))
     products = [work.product(i) for i in lanes]
     terms = [Term(p.name, p.n, p.q + scale_exponent, p.e + scale_exponent) for p in products if p.n]
     terms.append(_c_term(c, model.e_zero))
     return _fused(model, title, terms)
+
+
+def _special_scales(alpha: _Operand, beta: _Operand, lane: int) -> dict[str, str | None]:
+    is_nan = Kind.NAN in (alpha.kind, beta.kind)
+    return {f"scales of a{lane}*b{lane}": "nan" if is_nan else None}
 
 
 def _c_term(c: _Operand, e_zero: int) -> Term:
@@ -607,17 +666,17 @@ def _gst_fdpa(work: _Work, start: int, c: _Operand) -> list[Step]:
     assert isinstance(model, GSTFDPA)
     title = _range(start, model.L) + " and c"
     lanes = range(start, start + model.L)
-    found = [work.special_product(i) for i in lanes]
+    found = work.special_products(lanes)
     groups: list[tuple[int, _Operand | None, _Operand | None]] = []
     for first in range(start, start + model.L, model.G):
         scales = work.scales(first)
         alpha, beta = scales if scales else (None, None)
-        if scales and Kind.NAN in (scales[0].kind, scales[1].kind):
-            found.append("nan")
+        if scales:
+            found |= _special_scales(*scales, first)
         groups.append((first, alpha, beta))
-    special = _specials(found, c)
+    special = _specials(found.values(), c)
     if special:
-        return [_special_step(model, title, special)]
+        return [_special_step(model, title, special, named=_named(found, c))]
     terms = []
     for first, alpha, beta in groups:
         products = [work.product(i) for i in range(first, first + model.G)]
@@ -644,15 +703,16 @@ def _tr_fdpa(work: _Work, start: int, c: _Operand) -> list[Step]:
     assert isinstance(model, TRFDPA)
     lanes = range(start, start + model.L)
     title = _range(start, model.L) + " and c"
-    found = [work.special_product(i) for i in lanes]
+    found = work.special_products(lanes)
     products = [work.product(i) for i in lanes]
     # Step 0: a finite product of 2**128 or more counts as Inf.
-    found += [_inf_name(p.n < 0) for p in products if p.n and _exponent(p.n, p.q) >= 128]
-    special = _specials(found, c)
+    huge = [p for p in products if p.n and _exponent(p.n, p.q) >= 128]
+    found |= {p.name: _inf_name(p.n < 0) for p in huge}
+    special = _specials(found.values(), c)
     if special:
-        return [_special_step(model, title, special)]
-    total, e, aligned = _products_alone([p for p in products if p.n], model.F)
-    return [_join_c(model, title, aligned, total, e, c, drop_small_c=False)]
+        return [_special_step(model, title, special, named=_named(found, c))]
+    alone = _products_alone([p for p in products if p.n], model.F, "products", "T")
+    return [_join_c(model, title, alone.terms, [alone], c, drop_small_c=False)]
 
 
 def _gtr_fdpa(work: _Work, start: int, c: _Operand) -> list[Step]:
@@ -661,67 +721,75 @@ def _gtr_fdpa(work: _Work, start: int, c: _Operand) -> list[Step]:
     assert isinstance(model, GTRFDPA)
     lanes = range(start, start + model.L)
     title = _range(start, model.L) + " and c"
-    special = _specials([work.special_product(i) for i in lanes], c)
+    found = work.special_products(lanes)
+    special = _specials(found.values(), c)
     if special:
-        return [_special_step(model, title, special)]
+        return [_special_step(model, title, special, named=_named(found, c))]
     halves = []
-    for parity in (0, 1):
+    for parity, name in enumerate(("even", "odd")):
         products = [work.product(i) for i in lanes if (i - start) % 2 == parity]
-        halves.append(_products_alone([p for p in products if p.n], model.F))
-    (even, e_even, terms_even), (odd, e_odd, terms_odd) = halves
-    aligned = (*terms_even, *terms_odd)
-    exponents = [e for e in (e_even, e_odd) if e is not None]
+        nonzero = [p for p in products if p.n]
+        halves.append(_products_alone(nonzero, model.F, f"{name} products", f"T_{name}"))
+    sums = [half.total for half in halves if half.total and half.e_max is not None]
+    exponents = [total.e for total in sums]
     e = max(exponents) if exponents else None
-    total = (0, 0)
-    if e is not None:
-        unit = e - model.F
-        joined = [round_shift(n, unit - q, "RD") for n, q in (even, odd)]
-        total = joined[0] + joined[1], unit
-    return [_join_c(model, title, aligned, total, e, c, drop_small_c=True)]
+    unit = 0 if e is None else e - model.F
+    terms = tuple(_align(Term(*total[:4]), unit, "RD") for total in sums)
+    both = Aligned("T", sum(t.kept for t in terms), unit, e or 0, sum(t.kept for t in terms), unit)
+    stages = [*halves, Stage("T_even and T_odd", terms, e, both)]
+    aligned = (*halves[0].terms, *halves[1].terms)
+    return [_join_c(model, title, aligned, stages, c, drop_small_c=True)]
 
 
-def _products_alone(
-    products: Sequence[Term], F: int
-) -> tuple[tuple[int, int], int | None, tuple[Aligned, ...]]:
-    """Step 1: the sum of the products cut at their own e_max - F; (0, None) without any."""
+def _products_alone(products: Sequence[Term], F: int, title: str, name: str) -> Stage:
+    """Step 1: the sum of the products cut at their own e_max - F; 0 and no e_max without any."""
     if not products:
-        return (0, 0), None, ()
+        return Stage(title, (), None, Aligned(name, 0, 0, 0, 0, 0))
     e = max(p.e for p in products)
     aligned = tuple(_align(p, e - F) for p in products)
-    return (sum(t.kept for t in aligned), e - F), e, aligned
+    total = sum(t.kept for t in aligned)
+    return Stage(title, aligned, e, Aligned(name, total, e - F, e, total, e - F))
 
 
 def _join_c(
     model: TRFDPA | GTRFDPA,
     title: str,
     aligned: tuple[Aligned, ...],
-    total: tuple[int, int],
-    e_products: int | None,
+    stages: Sequence[Stage],
     c: _Operand,
     *,
     drop_small_c: bool,
 ) -> Step:
-    """Steps 2 to 4: align the products' sum and c to E rounding down, normalise, convert."""
+    """Steps 2 to 4: align the products' sum and c to E rounding down, normalise, convert.
+
+    The products' sum T is the last of the stages so far.
+    """
+    total, e_products = stages[-1].total, stages[-1].e_max
+    assert total is not None
     e_c = c.e if c.n else _FP32_MIN_EXPONENT  # a subnormal FP32 c has -126 anyway
     E = e_c if e_products is None else max(e_products, e_c)
     own = "no product but 0" if e_products is None else f"products' own e_max {e_products}"
     notes = [f"{own}, joint exponent E = {E}"]
-    t = round_shift(total[0], E - (model.F2 + 1) - total[1], "RD")
+    e_total = E if e_products is None else e_products
+    T = _align(Term("T", total.n, total.q, e_total), E - (model.F2 + 1), "RD")
     c_term = _align(Term("c", c.n, c.q, e_c), E - model.F, "RD")
     if drop_small_c and e_c < E - model.F - 1:
         c_term = c_term._replace(kept=0)
         notes.append("c lies below E - F - 1 and counts as 0")
-    v = _exact_sum([(t, E - (model.F2 + 1)), (c_term.kept, E - model.F)])
+    exact = v = _exact_sum([(T.kept, T.unit), (c_term.kept, c_term.unit)])
     notes.append(
-        f"sum of products, rounded down to multiples of 2^{E - model.F2 - 1}: "
-        f"{_value_text(t, E - model.F2 - 1)}"
+        f"sum of products, rounded down to multiples of 2^{T.unit}: {_value_text(T.kept, T.unit)}"
     )
     if v[0]:
         unit = max(_exponent(*v), _FP32_MIN_EXPONENT) - model.F2
         v = round_shift(v[0], unit - v[1], "RD"), unit
         notes.append(f"joint sum, rounded down to multiples of 2^{unit}: {_value_text(*v)}")
+    joint = Stage("T and c", (T, c_term), E, Aligned("v", *exact, E, *v))
     code = _convert(*v, model.rho)
-    return Step(title, (*aligned, c_term), E, v, tuple(notes), str(model.rho), model.d, code)
+    return Step(
+        title, (*aligned, c_term), E, v, tuple(notes), str(model.rho), model.d, code,
+        (*stages, joint),
+    )  # fmt: skip
 
 
 def _value_text(n: int, q: int) -> str:
@@ -755,7 +823,8 @@ def _lowered(work: _Work, start: int, c: _Operand) -> list[Step]:
     title, rounding = "d = t + c", Conversion("RNE", model.d)
     special = _specials([_as_special(t)], c)
     if special:
-        return [*steps, _special_step(model, title, special)]
+        found = {"t": _as_special(t)}
+        return [*steps, _special_step(model, title, special, named=_named(found, c))]
     code, total = _ieee_add((t.n, t.q, t.sign), (c.n, c.q, c.sign), rounding)
     terms = tuple(Aligned(name, x.n, x.q, x.e, x.n, x.q) for name, x in (("t", t), ("c", c)))
     return [*steps, Step(title, terms, None, total, (), str(rounding), model.d, code)]

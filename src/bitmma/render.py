@@ -1,4 +1,4 @@
-"""How a trace is shown: `Explanation` in a terminal, in a notebook, as text and as data.
+"""How a trace is shown: `Explanation` in a terminal, in a notebook, as pictures, text and data.
 
 A trace is first laid out as blocks of cells (`_blocks`), once; each way of showing it is then a
 short writer over the same blocks. Bits are written as binary fixed point with the point after the
@@ -12,15 +12,30 @@ import html
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields, is_dataclass
-from fractions import Fraction
+from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bitmma import BITS_VERSION, formats
-from bitmma.formats import Format, Kind
-from bitmma.models import FDPA, GTRFDPA, Lowered, Model, SumTree
-from bitmma.reference import Aligned, Step, Term, Trace
+from bitmma import BITS_VERSION, formats, pictures
+from bitmma.formats import Kind
+from bitmma.models import FDPA, GTRFDPA, Lowered, Model
+from bitmma.notation import (
+    code_text,
+    decoded_text,
+    exact_text,
+    fixed_text,
+    hex_float,
+    model_dict,
+    model_text,
+    nan_claim,
+    provenance_text,
+    result_number,
+    runs,
+    term_name,
+    value_of,
+    value_text,
+)
+from bitmma.reference import Aligned, Stage, Step, Term, Trace
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -29,6 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Explanation",
+    "SideBySide",
     "code_text",
     "hex_float",
     "model_dict",
@@ -41,129 +57,12 @@ __all__ = [
 
 #: Letters of a model beyond which it is shortened: a SumTree can have thousands.
 _MODEL_SHOWN = 400
-#: The same for one parameter in few words.
-_WORD_SHOWN = 60
 #: Cut bits shown in a row; `Explanation.to_dict` has all of them.
 _CUT_SHOWN = 12
 #: Fraction digits beyond which a row is written as a number instead of in binary.
 _DIGITS_SHOWN = 64
 #: Fraction digits of a sum beyond which trailing zeros are left out.
 _SUM_PLACES = 32
-
-
-# --- numbers as text ------------------------------------------------------------------------------
-
-
-def hex_float(n: int, q: int) -> str:
-    """``n * 2**q`` as a C hex float, exact whatever its size: ``0x1.8p+5``."""
-    if n == 0:
-        return "0x0p+0"
-    magnitude = abs(n)
-    exponent = magnitude.bit_length() - 1
-    rest = magnitude - (1 << exponent)
-    width = -(-exponent // 4)  # hex digits that hold the bits below the leading one
-    digits = f"{rest << (4 * width - exponent):0{width}x}".rstrip("0") if rest else ""
-    point = "." if digits else ""
-    return f"{'-' if n < 0 else ''}0x1{point}{digits}p{exponent + q:+d}"
-
-
-def _number(n: int, q: int, longest: int = 12) -> str:
-    """``n * 2**q`` as a decimal where a short one is exact, else as a hex float."""
-    if abs(n) < 1 << 64 and -64 <= q <= 64:
-        decimal = repr(math.ldexp(float(n), q)).removesuffix(".0")
-        if len(decimal) <= longest and Fraction(decimal) == Fraction(n) * Fraction(2) ** q:
-            return decimal
-    return hex_float(n, q)
-
-
-def _fixed(n: int, q: int) -> str:
-    """A significand, ``n * 2**q`` with no exponent: a short decimal or hex, ``-0x2.54217``."""
-    decimal = _number(n, q)
-    if "p" not in decimal:
-        return decimal
-    places = -(min(q, 0) // 4)
-    digits = abs(n) << (4 * places + q)
-    fraction = f"{digits & ((1 << 4 * places) - 1):0{places}x}".rstrip("0")
-    return f"{'-' if n < 0 else ''}0x{digits >> 4 * places:x}.{fraction}"
-
-
-def code_text(fmt: Format | str, code: int) -> str:
-    """A code in hex, as wide as its format."""
-    return f"0x{code:0{-(-formats.get(fmt).width // 4)}x}"
-
-
-def value_of(fmt: Format | str, code: int) -> float:
-    """The value of one code, exact (float64 holds every format)."""
-    fmt = formats.get(fmt)
-    kind, sign, significand, exponent = fmt.decode(code)
-    if kind is Kind.NAN:
-        return math.nan
-    magnitude = (
-        math.inf if kind is Kind.INF else math.ldexp(significand, exponent - fmt.mantissa_bits)
-    )
-    return -magnitude if sign else magnitude
-
-
-def value_text(fmt: Format | str, code: int) -> str:
-    """The value of one code, exact: a short decimal, a C hex float, ``nan``, ``inf`` or ``-0``."""
-    fmt = formats.get(fmt)
-    kind, sign, significand, exponent = fmt.decode(code)
-    if kind is Kind.FINITE:
-        return _number(-significand if sign else significand, exponent - fmt.mantissa_bits)
-    return ("-" if sign and kind is not Kind.NAN else "") + _SPECIAL_TEXT[kind]
-
-
-_SPECIAL_TEXT = {Kind.ZERO: "0", Kind.INF: "inf", Kind.NAN: "nan"}
-
-
-def _decoded_text(fmt: Format, code: int) -> str:
-    """As `value_text`, but a subnormal shows its significand below 1 and the lowest exponent."""
-    kind, sign, significand, exponent = fmt.decode(code)
-    if kind is Kind.FINITE and not significand >> fmt.mantissa_bits:
-        return f"{'-' if sign else ''}{_fixed(significand, -fmt.mantissa_bits)}·2^{exponent}"
-    return value_text(fmt, code)
-
-
-def model_dict(model: Model) -> dict[str, Any]:
-    """A model's family and parameters as JSON-able data."""
-
-    def plain(value: object) -> Any:
-        if isinstance(value, Model):
-            return model_dict(value)
-        if isinstance(value, tuple):
-            return [plain(v) for v in value]
-        return str(value) if is_dataclass(value) else value
-
-    return {
-        "family": model.family,
-        **{f.name: plain(getattr(model, f.name)) for f in fields(model)},
-    }
-
-
-def model_text(model: Model) -> str:
-    """A model in few words: ``T-FDPA L=16 F=25 RZ-FP32 e_zero=-133``."""
-    values = [(f.name, getattr(model, f.name)) for f in fields(model)]
-    if isinstance(model, FDPA | SumTree):  # of many fields, what is not at its default
-        said = {"L", "F", "rho", *(f.name for f in model.chosen())}
-        values = [(name, x) for name, x in values if name in said]
-    words = [
-        model_text(x) if isinstance(x, Model) else str(x) if name == "rho" else f"{name}={x}"
-        for name, x in values
-        if not isinstance(x, tuple)
-    ]
-    words = [x if len(x) <= _WORD_SHOWN else f"{x[:_WORD_SHOWN]}…" for x in words]
-    return " ".join([model.family, *words])
-
-
-def nan_claim(model: Model) -> str:
-    """What is claimed of a NaN output: "bits", or "any": that it is a NaN."""
-    return "bits" if model.nan == "ones" else "any"
-
-
-def provenance_text(provenance: Provenance) -> str:
-    """The levels without their sources: ``published (family recorded)``."""
-    level, family = provenance.level, provenance.family_level
-    return level if family == level else f"{level} (family {family})"
 
 
 # --- layout: blocks of cells ----------------------------------------------------------------------
@@ -202,7 +101,7 @@ def _binary(kept: int, unit: int, cut: tuple[int, int], point: int, whole: int) 
     """
     places = max(point - unit, 0)
     if places > _DIGITS_SHOWN:
-        return _cell(f"{_number(kept, unit)}", "kept")
+        return _cell(f"{exact_text(kept, unit)}", "kept")
     if unit > point:
         kept, unit = kept << (unit - point), point
     negative = kept < 0 or (kept == 0 and cut[0] < 0)
@@ -254,12 +153,12 @@ def _operands(trace: Trace) -> _Block:
         elif product.n == 0:
             significand, exponent = _cell("0", "dim"), _cell("")
         else:
-            significand = _cell(_fixed(product.n, product.q - product.e))
+            significand = _cell(fixed_text(product.n, product.q - product.e))
             exponent = _cell(str(product.e))
         rows.append((
             _cell(str(first) if first == last else f"{first}–{last}", "dim"),
-            _cell(code_text(a, code_a), "dim"), _cell(_decoded_text(a, code_a)),
-            _cell(code_text(b, code_b), "dim"), _cell(_decoded_text(b, code_b)),
+            _cell(code_text(a, code_a), "dim"), _cell(decoded_text(a, code_a)),
+            _cell(code_text(b, code_b), "dim"), _cell(decoded_text(b, code_b)),
             significand, exponent,
         ))  # fmt: skip
     columns = (
@@ -270,7 +169,7 @@ def _operands(trace: Trace) -> _Block:
     e_c = f", exponent {exponent_c}" if kind is Kind.FINITE else ""
     line = (
         _Span(f"c {c} "), _Span(code_text(c, trace.c), "dim"),
-        _Span(f" = {_decoded_text(c, trace.c)}{e_c}"),
+        _Span(f" = {decoded_text(c, trace.c)}{e_c}"),
     )  # fmt: skip
     return _Block("Operands and products s·2^e, exact", columns, tuple(rows), (line,))
 
@@ -298,8 +197,8 @@ def _step(step: Step, model: Model, start: int) -> _Block:
     ``start`` is its first product's index, where every group of products has one step.
     """
     unit_model = model.unit if isinstance(model, Lowered) else model
-    F = getattr(unit_model, "F", 0) or 0
-    result = _result_number(step, unit_model)
+    F = getattr(unit_model, "F", 0)
+    result = result_number(step, unit_model)
     aligned = step.e_max is not None
     total = step.total
 
@@ -317,13 +216,13 @@ def _step(step: Step, model: Model, start: int) -> _Block:
     rows: list[_Row | None] = []
     halves = _halves(step.terms, start) if isinstance(model, GTRFDPA) else ("",) * len(step.terms)
     half = ""
-    for term, count, last, its_half in _runs(step.terms, halves):
+    for term, count, last, its_half in runs(step.terms, halves):
         if its_half and its_half != half:
             rows.append((_cell(its_half, "dim"), _cell(""), _cell(""), _cell("")))
             half = its_half
-        name = _term_name(term.name)
+        name = term_name(term.name)
         if count > 1:
-            name = f"{name}…{_term_name(last.name)} ×{count}"
+            name = f"{name}…{term_name(last.name)} ×{count}"
         bits = (
             _binary(term.kept, term.unit, term.cut, point(term), whole)
             if aligned
@@ -361,7 +260,7 @@ def _plain_value(term: Aligned, notes: Sequence[str]) -> _Cell:
     """A term that was not aligned; the notes say where it is no number."""
     said = f"{term.name} is "
     special = [note.removeprefix(said) for note in notes if note.startswith(said)]
-    return _cell(special[0], "mark") if special else _cell(_number(term.n, term.q))
+    return _cell(special[0], "mark") if special else _cell(exact_text(term.n, term.q))
 
 
 def _exact_steps(steps: Sequence[Step]) -> _Block:
@@ -369,7 +268,7 @@ def _exact_steps(steps: Sequence[Step]) -> _Block:
     rows: list[_Row | None] = [
         (
             _cell(step.title),
-            _cell(_number(*step.total, 20) if step.total else ""),
+            _cell(exact_text(*step.total, 20) if step.total else ""),
             _cell(code_text(step.format, step.result), "dim"),
             _cell(value_text(step.format, step.result), "result"),
         )
@@ -390,23 +289,6 @@ def _result_line(fmt: str, code: int) -> _Cell:
     )  # fmt: skip
 
 
-def _result_number(step: Step, unit_model: Model) -> tuple[int, int] | None:
-    """What the rounding kept of the sum, as (n, unit); None where it is no number."""
-    fmt = formats.get(step.format)
-    kind, sign, significand, exponent = fmt.decode(step.result)
-    if kind in (Kind.INF, Kind.NAN) or step.total is None:
-        return None
-    q = exponent - fmt.mantissa_bits
-    rho = getattr(unit_model, "rho", None)
-    if rho is not None and rho.mantissa_bits is not None and step.rounding == str(rho):
-        q += fmt.mantissa_bits - rho.mantissa_bits
-        significand >>= fmt.mantissa_bits - rho.mantissa_bits
-    if q < step.total[1]:  # nothing was rounded: write the result as wide as the sum
-        significand >>= step.total[1] - q
-        q = step.total[1]
-    return (-significand if sign else significand), q
-
-
 def _shortened(number: tuple[int, int], point: int) -> tuple[int, int]:
     """The same number with fewer trailing zeros where it is long."""
     n, unit = number
@@ -418,20 +300,6 @@ def _shortened(number: tuple[int, int], point: int) -> tuple[int, int]:
 def _difference(x: tuple[int, int], y: tuple[int, int]) -> tuple[int, int]:
     q = min(x[1], y[1])
     return (x[0] << (x[1] - q)) - (y[0] << (y[1] - q)), q
-
-
-def _term_name(name: str) -> str:
-    return name.replace("*", "·")
-
-
-def _runs(
-    terms: Sequence[Aligned], halves: Sequence[str]
-) -> Iterator[tuple[Aligned, int, Aligned, str]]:
-    """Neighbours of one half that differ in name only, as (first, how many, last, half)."""
-    pairs = zip(terms, halves, strict=True)
-    for _, group in groupby(pairs, lambda p: (*p[0][1:], p[0].name == "c", p[1])):
-        run = list(group)
-        yield run[0][0], len(run), run[-1][0], run[0][1]
 
 
 def _halves(terms: Sequence[Aligned], start: int) -> list[str]:
@@ -452,7 +320,8 @@ def _halves(terms: Sequence[Aligned], start: int) -> list[str]:
 class Explanation:
     """One dot product, step by step: what ``instr.explain(a, b, c)`` returns.
 
-    Shown by ``print`` (plain text), by Rich, and by notebooks; `to_dict` gives it all as data.
+    Shown by ``print`` (plain text), by Rich, and by notebooks (a picture, all numbers below it);
+    `to_svg` and `to_html` give pictures for elsewhere, `to_dict` gives it all as data.
 
     Attributes:
         trace: every step, exact (`bitmma.reference.Trace`).
@@ -499,6 +368,40 @@ class Explanation:
             "result": _coded(t.d_format, t.result),
         }  # fmt: skip
 
+    def to_svg(self, theme: str = "auto") -> str:
+        """A picture: every summand a row of bits on one grid, what was cut in grey.
+
+        Args:
+            theme: "light", "dark", or "auto": as the page around it says (Jupyter, VS Code, MkDocs
+                Material), else as the viewer's system.
+
+        Raises:
+            ValueError: another theme.
+        """
+        return pictures.svg([self._subject()], theme)
+
+    def to_html(self, theme: str = "auto") -> str:
+        """A page of its own, the picture and below it every number; themes as in `to_svg`."""
+        return self.beside().to_html(theme)
+
+    def beside(self, *others: Explanation) -> SideBySide:
+        """This and others side by side, for pictures: ``x.beside(y).to_svg()``.
+
+        Raises:
+            TypeError: something that is no Explanation.
+        """
+        for other in others:
+            if not isinstance(other, Explanation):
+                raise TypeError(f"beside takes explanations, not {other!r}")
+        return SideBySide((self, *others))
+
+    def _subject(self) -> pictures.Subject:
+        said = provenance_text(self.provenance) if self.provenance else ""
+        return pictures.Subject(self.trace, self.title, said)
+
+    def _table(self) -> str:
+        return _html(self._head(), _blocks(self.trace), self._end())
+
     def _head(self) -> tuple[str, str]:
         said = f"; {provenance_text(self.provenance)}" if self.provenance else ""
         model = self.trace.model
@@ -522,7 +425,45 @@ class Explanation:
         return _rich(self._head(), _blocks(self.trace), self._end())
 
     def _repr_html_(self) -> str:
-        return _html(self._head(), _blocks(self.trace), self._end())
+        return self.beside()._repr_html_()
+
+
+@dataclass(frozen=True)
+class SideBySide:
+    """Several explanations next to one another: what ``x.beside(y)`` returns.
+
+    Shown by ``print``, one below the other, and by notebooks, as pictures.
+    """
+
+    explanations: tuple[Explanation, ...]
+
+    def to_svg(self, theme: str = "auto") -> str:
+        """One picture of all, from left to right; themes as in `Explanation.to_svg`."""
+        return pictures.svg([x._subject() for x in self.explanations], theme)
+
+    def to_html(self, theme: str = "auto") -> str:
+        """A page of its own: side by side where there is room, else one below the other."""
+        return pictures.html_page(*self._parts(), theme)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Each one's `Explanation.to_dict`, under ``"explanations"``."""
+        return {"explanations": [x.to_dict() for x in self.explanations]}
+
+    def __str__(self) -> str:
+        return "\n\n\n".join(map(str, self.explanations))
+
+    def __rich__(self) -> RenderableType:
+        from rich.console import Group
+
+        parts = [part for x in self.explanations for part in ("", "", x.__rich__())]
+        return Group(*parts[2:])
+
+    def _repr_html_(self) -> str:
+        return pictures.html_figures(*self._parts())
+
+    def _parts(self) -> tuple[list[pictures.Subject], list[str]]:
+        xs = self.explanations
+        return [x._subject() for x in xs], [x._table() for x in xs]
 
 
 def _coded(fmt: str, code: int) -> dict[str, str]:
@@ -543,18 +484,29 @@ def _product_dict(product: Term | str) -> dict[str, Any]:
     return {"name": product.name, "value": _exact(product.n, product.q), "exponent": product.e}
 
 
+def _term_dict(t: Aligned) -> dict[str, Any]:
+    return {
+        "name": t.name, "value": _exact(t.n, t.q), "exponent": t.e,
+        "kept": _exact(t.kept, t.unit), "cut": _exact(*t.cut),
+    }  # fmt: skip
+
+
+def _stage_dict(stage: Stage) -> dict[str, Any]:
+    return {
+        "title": stage.title,
+        "e_max": stage.e_max,
+        "terms": [_term_dict(t) for t in stage.terms],
+        "sum": _term_dict(stage.total) if stage.total else None,
+    }
+
+
 def _step_dict(step: Step) -> dict[str, Any]:
     return {
         "title": step.title,
         "e_max": step.e_max,
-        "terms": [
-            {
-                "name": t.name, "value": _exact(t.n, t.q), "exponent": t.e,
-                "kept": _exact(t.kept, t.unit), "cut": _exact(*t.cut),
-            }
-            for t in step.terms
-        ],
+        "terms": [_term_dict(t) for t in step.terms],
         "sum": _exact(*step.total) if step.total is not None else None,
+        "stages": [_stage_dict(s) for s in step.stages],
         "notes": list(step.notes),
         "rounding": step.rounding,
         "format": step.format,

@@ -228,7 +228,7 @@ class Instruction(isa.Entry):
     block, model and provenance. ``dataclasses.replace(instr, model=...)`` makes a hypothetical one,
     and its provenance says so.
 
-    Example:
+    Examples:
         >>> import bitmma, numpy as np
         >>> instr = bitmma.instruction("CDNA3", "f32_16x16x16_f16")
         >>> A = np.zeros((16, 16), np.float16); B = A.copy()

@@ -239,12 +239,29 @@ def explain(
         str | None, typer.Option(help="Scales of a's blocks, one for each or one for all.")
     ] = None,
     scale_b: Annotated[str | None, typer.Option(help="Scales of b's blocks.")] = None,
+    svg: Annotated[Path | None, typer.Option(help="Write a picture there as well.")] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Write a page: the picture and every number.")
+    ] = None,
+    theme: Annotated[
+        str, typer.Option(help="Of picture and page: auto (the viewer's), light or dark.")
+    ] = "auto",
+    beside: Annotated[
+        tuple[str, str] | None,
+        typer.Option(metavar="GPU INSTR", help="A second one, beside the first."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """One dot product step by step: products, alignment, what was cut, rounding."""
     scales = [_numbers(x) if x is not None else None for x in (scale_a, scale_b)]
-    instr = _find(gpu, instruction)
-    _show(instr.explain(_numbers(a), _numbers(b), _one(c, "--c"), *scales), json)
+    instructions = [_find(gpu, instruction), *([_find(*beside)] if beside else [])]
+    numbers = _numbers(a), _numbers(b), _one(c, "--c"), *scales
+    first, *others = [instr.explain(*numbers) for instr in instructions]
+    shown = first.beside(*others) if others else first
+    for path, draw in ((svg, shown.to_svg), (html, shown.to_html)):
+        if path is not None:
+            path.write_text(draw(theme), encoding="utf-8")
+    _show(shown, json)
 
 
 # --- files ----------------------------------------------------------------------------------------
