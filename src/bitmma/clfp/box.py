@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bitmma import formats
+from bitmma.clfp.journal import Journal
 from bitmma.formats import Format
 from bitmma.models import check_int
 from bitmma.unit import Instruction
@@ -137,8 +138,11 @@ class Box:
         probe: what is being done; errors name it.
     """
 
-    def __init__(self, spec: BlackBox, limit: float = 60.0) -> None:
+    def __init__(
+        self, spec: BlackBox, limit: float = 60.0, journal: Journal | None = None
+    ) -> None:
         self.spec = spec
+        self.journal = journal
         self.limit = limit
         self.calls = self.dots = 0
         self.seconds = 0.0
@@ -181,54 +185,88 @@ class Box:
 
     def dot(self, x: Dots) -> Codes:
         """(N,) codes of d: dot product t is output (i, i), i = t mod min(m, n), of its call."""
-        s, N = self.spec, x.count
-        r = min(s.m, s.n)
-        calls = -(-N // r)
-        lanes = np.arange(calls * r) % max(N, 1)  # the last call is filled up with first ones
-
-        def tiles(codes: Codes, rows: int) -> Codes:
-            """(calls, rows, ...), the rows beyond the diagonal repeating it."""
-            cut = codes[lanes].reshape(calls, r, *codes.shape[1:])
-            return cut if rows == r else cut[:, np.arange(rows) % r]
-
-        a, b = tiles(x.a, s.m), tiles(x.b, s.n).swapaxes(1, 2)
-        c = np.repeat(tiles(x.c, s.m)[:, :, None], s.n, axis=2)
-        scale_a = None if x.scale_a is None else tiles(x.scale_a, s.m)
-        scale_b = None if x.scale_b is None else tiles(x.scale_b, s.n).swapaxes(1, 2)
-        d = self.mma(a, b, c, scale_a, scale_b)
-        self.dots += N
+        r = min(self.spec.m, self.spec.n)
         i = np.arange(r)
-        out: Codes = d[:, i, i].reshape(-1)[:N]
+        self.dots += x.count
+        out: Codes = self.mma(self.tiles(x))[:, i, i].reshape(-1)[: x.count]
         return out
 
-    def mma(
-        self, a: Codes, b: Codes, c: Codes, scale_a: Codes | None, scale_b: Codes | None
-    ) -> Codes:
-        """(calls, m, n) codes of whole calls: a (calls, m, k), b (calls, k, n), c (calls, m, n)."""
+    def tiles(self, x: Dots) -> Dots:
+        """Whole calls with the dot products on the diagonal, rows and columns mixing elsewhere.
+
+        Returns a (calls, m, k), b (calls, k, n), c (calls, m, n) and scales alike. What is not
+        filled by dot products repeats the first ones.
+        """
+        m, n = self.spec.m, self.spec.n
+        r = min(m, n)
+        calls = -(-x.count // r)
+        lanes = (np.arange(calls * r) % max(x.count, 1)).reshape(calls, r)
+        i, j = np.arange(m), np.arange(n)
+
+        def rows(codes: Codes | None) -> Codes | None:
+            return None if codes is None else codes[lanes[:, i % r]]
+
+        def columns(codes: Codes | None) -> Codes | None:
+            return None if codes is None else codes[lanes[:, j % r]].swapaxes(1, 2)
+
+        mixed = np.where(i[:, None] == j, i[:, None], i[:, None] + 3 * j) % r
+        a, b = rows(x.a), columns(x.b)
+        assert a is not None and b is not None
+        return Dots(a, b, x.c[lanes[:, mixed]], rows(x.scale_a), columns(x.scale_b))
+
+    @staticmethod
+    def pick(calls: Dots, places: npt.NDArray[np.int64]) -> Dots:
+        """Outputs (t, i, j) of whole calls, places (N, 3), as single dot products."""
+        t, i, j = places.T
+
+        def rows(codes: Codes | None) -> Codes | None:
+            return None if codes is None else codes[t, i]
+
+        def columns(codes: Codes | None) -> Codes | None:
+            return None if codes is None else codes[t, :, j]
+
+        a, b = rows(calls.a), columns(calls.b)
+        assert a is not None and b is not None
+        return Dots(a, b, calls.c[t, i, j], rows(calls.scale_a), columns(calls.scale_b))
+
+    def mma(self, x: Dots) -> Codes:
+        """(calls, m, n) codes of whole calls, shaped as `tiles` returns them."""
         s = self.spec
         fmts = (*self.formats[:3], self.scale_format, self.scale_format)
         given = [
-            _values(fmt, x)
-            for x, fmt in zip((a, b, c, scale_a, scale_b), fmts, strict=True)
-            if x is not None and fmt is not None
+            _values(fmt, codes)
+            for codes, fmt in zip(tuple(x), fmts, strict=True)
+            if codes is not None and fmt is not None
         ]
-        out = np.empty((len(a), s.m, s.n), self.formats[3].code_dtype)
+        out = np.empty((len(x.a), s.m, s.n), self.formats[3].code_dtype)
         step = max(1, _ELEMENTS_PER_CALL // (s.k * (s.m + s.n) + 2 * s.m * s.n))
         if s.batched:
-            for start in range(0, len(a), step):
+            for start in range(0, len(x.a), step):
                 part = slice(start, start + step)
                 out[part] = self._ask([x[part] for x in given], out[part].shape)
         else:
-            for t in range(len(a)):
+            for t in range(len(x.a)):
                 out[t] = self._ask([x[t] for x in given], (s.m, s.n))
         return out
 
     def _ask(self, arrays: list[Codes], shape: tuple[int, ...]) -> Codes:
+        arrays = [np.ascontiguousarray(x) for x in arrays]
+        code_dtype = self.formats[3].code_dtype
+        if self.journal is not None:
+            known = self.journal.recall(arrays, shape, code_dtype)
+            if known is not None:
+                return known
+        codes = self._checked(arrays, shape)
+        if self.journal is not None:
+            self.journal.keep(arrays, codes)
+        return codes
+
+    def _checked(self, arrays: list[Codes], shape: tuple[int, ...]) -> Codes:
         if self._worker is None:
             self._worker = _Worker(self.spec.fn)
         start = time.perf_counter()
         try:
-            d = self._worker.call([np.ascontiguousarray(x) for x in arrays], self.limit)
+            d = self._worker.call(arrays, self.limit)
         except TimeoutError:
             self._worker = None  # left to itself: a thread cannot be stopped
             raise BoxError(
