@@ -289,7 +289,7 @@ CASES: dict[str, tuple[Callable[[], Any], type[Exception], list[str]]] = {
     "scale for another model": (
         lambda: mma(scale="ue8m0", block=32),
         ValueError,
-        ["TFDPA(", "has no block scales; STFDPA and GSTFDPA have"],
+        ["TFDPA(", "has no block scales; STFDPA, GSTFDPA and FDPA have"],
     ),
     "scale format": (
         lambda: mma(STFDPA(), scale="f16", block=32),
@@ -314,7 +314,7 @@ CASES: dict[str, tuple[Callable[[], Any], type[Exception], list[str]]] = {
     "subclass": (
         lambda: mma(type("Mine", (TFDPA,), {})()),
         TypeError,
-        ["model must be one of bitmma.models (FMA, ", "Lowered), not Mine("],
+        ["model must be one of bitmma.models (FMA, ", "SumTree), not Mine("],
     ),
     "base class": (lambda: mma(Model()), TypeError, ["model must be one of", "not Model()"]),
     "subclass in Lowered": (

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from bitmma import formats
 from bitmma.formats import Format, Kind
-from bitmma.models import Conversion, Model
+from bitmma.models import FDPA, Conversion, Model, SumTree
 
 __all__ = [
     "CATEGORIES",
@@ -209,6 +209,10 @@ class _Setup:
     def cuts(self) -> tuple[int, ...]:
         """How far below the largest exponent something is cut off."""
         unit = getattr(self.model, "unit", self.model)
+        if isinstance(unit, FDPA):
+            kept = {unit.F, unit.F_c, unit.F2, unit.F_groups, unit.F_sum}
+            near = {x + more for x in kept if x is not None for more in (0, 1)}
+            return tuple(sorted(near)) or (self.mantissa_bits + 1,)
         F = getattr(unit, "F", self.mantissa_bits + 1)
         F2 = getattr(unit, "F2", None)
         return (F,) if F2 is None else (F, F + 1, F2, F2 + 1)
@@ -216,16 +220,20 @@ class _Setup:
     @property
     def e_zero(self) -> int:
         """The exponent that a zero c takes part with."""
-        unit = getattr(self.model, "unit", self.model)
-        return int(getattr(unit, "e_zero", self.fd.min_exponent))
+        e_zero = getattr(getattr(self.model, "unit", self.model), "e_zero", None)
+        return self.fd.min_exponent if e_zero is None else int(e_zero)
 
 
 def _kept_bits(model: Model) -> int:
     """Mantissa bits of the output that the last rounding keeps."""
+    if isinstance(model, SumTree):
+        return _bits_of(model.out or model.rho)
     rho: Conversion | None = getattr(getattr(model, "unit", model), "rho", None)
-    if rho is None or rho.mantissa_bits is None:
-        return formats.get(model.d).mantissa_bits
-    return rho.mantissa_bits
+    return formats.get(model.d).mantissa_bits if rho is None else _bits_of(rho)
+
+
+def _bits_of(rho: Conversion) -> int:
+    return rho.mantissa_bits or formats.get(rho.format).mantissa_bits
 
 
 @dataclass
@@ -906,5 +914,8 @@ def _is_tie(model: Model, step: Any) -> bool:
         n, q = step.total
     fmt = formats.get(step.format)
     exponent = max(abs(n).bit_length() - 1 + q, fmt.min_exponent)
-    shift = exponent - _kept_bits(model) - q
+    kept = _kept_bits(model)
+    if isinstance(model, SumTree) and step.rounding == str(model.rho):
+        kept = _bits_of(model.rho)
+    shift = exponent - kept - q
     return bool(shift > 0 and n & ((1 << shift) - 1) == 1 << (shift - 1))

@@ -4,20 +4,30 @@ Each class names one way in which a unit computes ``d = sum(a*b) + c``; its fiel
 parameters. `bitmma.reference` says what they mean, in exact integers; `bitmma.engine` executes
 them. Replace a field (``dataclasses.replace(model, F=13)``) and you have a hypothetical unit.
 
+The eight families and Lowered are the units of the catalogue. Two general models stand beside them
+for what probing may find elsewhere: `FDPA`, one fused sum with every choice open, and `SumTree`, a
+sum of any shape with a rounding at every node.
+
 Source: Xie et al., "Bit-Accurate Modeling of GPU Matrix Multiply-Accumulate Units",
 arXiv 2511.10909v2 (MICRO 2026), section 4; Lowered: read from the machine code of nvcc 13.0.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+import dataclasses
+import functools
+import itertools
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Literal
 
 from bitmma import formats
 
 __all__ = [
     "EFDPA",
     "FAMILIES",
+    "FDPA",
     "FMA",
     "GSTFDPA",
     "GTRFDPA",
@@ -33,6 +43,9 @@ __all__ = [
     "FTZMulAdd",
     "Lowered",
     "Model",
+    "SumTree",
+    "as_family",
+    "as_fdpa",
 ]
 
 F_RANGE = (1, 64)
@@ -50,24 +63,39 @@ def check_int(owner: object, field: str, low: int, high: float = float("inf")) -
         raise ValueError(f"{type(owner).__name__}: {field} must be {accepted}, not {value}")
 
 
+def _check_choice(owner: object, field: str, choices: tuple[str, ...]) -> None:
+    """ValueError unless a field is one of those words."""
+    value = getattr(owner, field)
+    if value not in choices:
+        raise ValueError(
+            f"{type(owner).__name__}: {field} is one of {', '.join(choices)}, not {value!r}"
+        )
+
+
+OVERFLOWS = ("inf", "saturate", "ieee")
+
+
 @dataclass(frozen=True)
 class Conversion:
     """rho, the one rounding that turns an exact sum into the output.
-
-    A magnitude beyond the format gives Inf in every mode: units do not stop at the largest number.
 
     Attributes:
         mode: a rounding of `bitmma.formats.ROUNDINGS`.
         format: the output format, one with an infinity (f64, f32, f16, bf16).
         mantissa_bits: how many mantissa bits are kept; None keeps all (E8M13: f32 with 13).
+        overflow: what a magnitude beyond the largest number gives. "inf": Inf in every mode, as in
+            all units of the catalogue; "saturate": the largest number; "ieee": the largest number
+            where the mode rounds toward it (RZ, RD of positive and RU of negative numbers), else
+            Inf. A sum with an Inf among its terms is that Inf whatever this says.
     """
 
     mode: str
     format: str
     mantissa_bits: int | None = None
+    overflow: str = "inf"
 
     def __post_init__(self) -> None:
-        for field in ("mode", "format"):
+        for field in ("mode", "format", "overflow"):
             value = getattr(self, field)
             if not isinstance(value, str):
                 raise TypeError(f"Conversion: {field} must be a string, not {value!r}")
@@ -77,14 +105,17 @@ class Conversion:
             )
         if self.format not in ("f64", "f32", "f16", "bf16"):
             raise ValueError(f"Conversion: format is f64, f32, f16 or bf16, not {self.format!r}")
+        _check_choice(self, "overflow", OVERFLOWS)
         if self.mantissa_bits is not None:
             check_int(self, "mantissa_bits", 1, formats.get(self.format).mantissa_bits)
 
     def __repr__(self) -> str:
-        return _CONVERSION_NAMES.get(self) or (
-            f"Conversion({self.mode!r}, {self.format!r}"
-            + (f", {self.mantissa_bits})" if self.mantissa_bits is not None else ")")
-        )
+        named = _CONVERSION_NAMES.get(self)
+        if named:
+            return named
+        bits = f", {self.mantissa_bits}" if self.mantissa_bits is not None else ""
+        overflow = f", overflow={self.overflow!r}" if self.overflow != "inf" else ""
+        return f"Conversion({self.mode!r}, {self.format!r}{bits}{overflow})"
 
     def __str__(self) -> str:
         return repr(self).replace("_", "-") if self in _CONVERSION_NAMES else repr(self)
@@ -108,12 +139,12 @@ _CONVERSION_NAMES.update(
 )
 
 
-def _conversion(rho: object, owner: str) -> Conversion:
+def _conversion(rho: object, owner: str, field: str = "rho") -> Conversion:
     """A Conversion, or the name of one as models print it: "RNE-FP32", "RNE_FP32"."""
     if isinstance(rho, Conversion):
         return rho
     named = {name: conversion for conversion, name in _CONVERSION_NAMES.items()}
-    message = f"{owner}: rho must be a Conversion or one of {', '.join(named)}, not {rho!r}"
+    message = f"{owner}: {field} must be a Conversion or one of {', '.join(named)}, not {rho!r}"
     if not isinstance(rho, str):
         raise TypeError(message)
     name = rho.strip().upper().replace("-", "_")
@@ -327,9 +358,306 @@ class Lowered(Model):
         return self.K
 
 
+# --- general models -------------------------------------------------------------------------------
+
+#: Bits that an FDPA keeps: one more than F_RANGE, for TR-FDPA's F2 + 1.
+_KEPT_RANGE = (1, F_RANGE[1] + 1)
+FLUSHES = ("no", "zero", "sign")
+ZERO_RULES = ("plus", "signed", "ieee")
+_Flush = Literal["no", "zero", "sign"]
+_Zero = Literal["plus", "signed", "ieee"]
+_Nan = Literal["ones", "quiet"]
+
+
+@dataclass(frozen=True, repr=False)
+class _General(Model):
+    """What the general models share: checks of common fields, and a repr without the defaults."""
+
+    def __repr__(self) -> str:
+        shown = [f"{f.name}={getattr(self, f.name)!r}" for f in self.chosen()]
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+    def chosen(self) -> list[dataclasses.Field[Any]]:
+        """The dataclass fields that are not at their defaults, in the order of the constructor."""
+        found = [f for f in fields(self) if getattr(self, f.name) != f.default]
+        return sorted(found, key=lambda f: bool(f.kw_only))
+
+    def _check_common(self) -> None:
+        owner = type(self).__name__
+        object.__setattr__(self, "rho", _conversion(self.rho, owner))  # type: ignore[attr-defined]
+        for field in ("rho_products", "rho_product", "out"):
+            value = getattr(self, field, None)
+            if value is not None:
+                object.__setattr__(self, field, _conversion(value, owner, field))
+        for field in ("flush_in", "flush_c", "flush_out"):
+            _check_choice(self, field, FLUSHES)
+        _check_choice(self, "zero", ZERO_RULES)
+        _check_choice(self, "nan", ("ones", "quiet"))
+
+
+@dataclass(frozen=True, repr=False)
+class FDPA(_General):
+    """A fused dot product-add with every choice open; by default T-FDPA as on Hopper (f16).
+
+    A step takes L products and c. The exponent of a product is the sum of its operands' exponents
+    (and of its scales', where there are block scales, which multiply it). Zero products take no
+    part. "Cut at e - F by a rounding" is: rounded to a multiple of ``2**(e - F)``; with F None,
+    left as it is. Sums of what was cut are exact.
+
+    1. Products are cut at e_max - F by ``cut``, e_max being the largest exponent of the step: of
+       the products and, if c is early, of c. With ``groups`` > 1, products whose index within the
+       step is the same modulo ``groups`` have an e_max of their own, without c; then their sums are
+       cut at e - F_groups by ``cut_groups``, e being the largest of the groups' and, if c is early,
+       of c's exponents.
+    2. A late c only: the sum T of all products is rounded by ``rho_products``, if there is one,
+       and then has the exponent of the number it has become (none if it is 0); without, T has the
+       products' largest exponent. The joint E is the larger of T's and c's exponents, and T is cut
+       at E - F2 by ``cut2``.
+    3. c is cut by ``cut_c`` at F_c below e_max, or E if it is late, and added.
+    4. The sum is cut at e - F_sum by ``cut_sum``, e being its own exponent, floor(log2 |sum|), or
+       ``e_sum`` if that is larger; then converted by ``rho``.
+
+    NaN in is NaN out, so are Inf times 0 and infinities of both signs; else an Inf is the result.
+
+    Attributes:
+        L: products of a step.
+        F, cut: bits kept of products below e_max, 1 to 65 or None, and the rounding of that cut.
+        c: "early", aligned with the products; "late", joined to their sum.
+        F_c, cut_c: the same for c.
+        e_zero: the exponent of a zero c; None: it takes no part.
+        drop_c: a c with an exponent more than so many below e_max (E) counts as 0, uncut; or None.
+        renormalise: products get the exponent floor(log2 |product|) instead.
+        groups, F_groups, cut_groups: see 1 (CDNA3's fp8: even and odd products, 2).
+        F2, cut2, rho_products: see 2; only for a late c.
+        F_sum, cut_sum, e_sum: see 4; ``e_sum`` None sets no limit.
+        product_overflow: finite products of magnitude ``2**product_overflow`` or more count as Inf.
+        rho: the conversion to the output.
+        flush_in, flush_c, flush_out: what becomes of subnormal a and b; of subnormal c, as it
+            enters a step; and of subnormal results of ``rho`` and ``rho_products``. "no": nothing;
+            "zero": they, and -0 likewise, become +0; "sign": zeros of their sign (+0 in FNUZ).
+        order: "chain": steps in increasing k, each result the next c. "pairwise": the steps' sums,
+            taken without c (though an e_zero still counts among the exponents), are added in pairs
+            of neighbours, and so are the results until one is left, each addition exact and
+            converted by ``rho``; an odd one at the end goes on as it is (5: ((0+1)+(2+3))+4). Then
+            c is added likewise. K is that of one instruction: longer products are chains of them.
+        zero: the sign of zero results. "plus": never -0; "signed": an exactly zero sum is +0, a
+            negative one that rounds to zero -0; "ieee": the same, but -0 also for a sum of nothing
+            but -0, and, where rho rounds down, for all zero sums but those of nothing but +0.
+        nan: as `Model.nan`.
+    """
+
+    family: ClassVar[str] = "FDPA"
+    L: int = 16
+    F: int | None = 25
+    cut: str = "RZ"
+    c: Literal["early", "late"] = "early"
+    F_c: int | None = 25
+    cut_c: str = "RZ"
+    e_zero: int | None = -133
+    drop_c: int | None = None
+    renormalise: bool = False
+    groups: int = 1
+    F_groups: int | None = None
+    cut_groups: str = "RZ"
+    F2: int | None = None
+    cut2: str = "RZ"
+    rho_products: Conversion | None = None
+    F_sum: int | None = None
+    cut_sum: str = "RZ"
+    e_sum: int | None = None
+    product_overflow: int | None = None
+    rho: Conversion = RZ_FP32
+    flush_in: _Flush = "no"
+    flush_c: _Flush = "no"
+    flush_out: _Flush = "no"
+    order: Literal["chain", "pairwise"] = "chain"
+    zero: _Zero = "plus"
+    nan: _Nan = dataclasses.field(default="ones", kw_only=True)  # type: ignore[misc]
+
+    def __post_init__(self) -> None:
+        check_int(self, "L", *L_RANGE)
+        check_int(self, "groups", *L_RANGE)
+        ranges = {
+            **dict.fromkeys(("F", "F_c", "F_groups", "F2", "F_sum"), _KEPT_RANGE),
+            **dict.fromkeys(("e_zero", "e_sum"), EXPONENT_RANGE),
+            "drop_c": (0, 10_000),
+            "product_overflow": (-10_000, 10_000),
+        }
+        for field, limits in ranges.items():
+            if getattr(self, field) is not None:
+                check_int(self, field, *limits)
+        for field in ("cut", "cut_c", "cut_groups", "cut2", "cut_sum"):
+            _check_choice(self, field, tuple(formats.ROUNDINGS))
+        _check_choice(self, "c", ("early", "late"))
+        _check_choice(self, "order", ("chain", "pairwise"))
+        if not isinstance(self.renormalise, bool):
+            raise TypeError(f"FDPA: renormalise must be a bool, not {self.renormalise!r}")
+        self._check_common()
+        for field in ("F2", "rho_products"):
+            if self.c == "early" and getattr(self, field) is not None:
+                raise ValueError(
+                    f"FDPA: {field} is for a late c, not with c='early': {getattr(self, field)!r}"
+                )
+
+
+#: Nested tuples and lists of 0..K-1 and "c".
+Tree = Any
+
+
+@dataclass(frozen=True, repr=False)
+class SumTree(_General):
+    """A sum of products in any order, with a rounding at every node: BLAS kernels, NumPy, PyTorch.
+
+    A leaf i is the product a[i]*b[i], exact; "c" is the addend. A node is the sum of its children,
+    exact, rounded once by ``rho``. So ``(x, 3)`` is a fused multiply-add, ``(x, y)`` of two nodes
+    an IEEE addition, ``(3,)`` a rounded product, ``(0, 1, 2, 3, "c")`` a fused sum; and with
+    ``rho_product`` every product is rounded before anything else. Specials and signs of zero are
+    IEEE's at every node. It has exactly K products, each of 0..K-1 once; c need not occur.
+
+    Example:
+        >>> functools.reduce(lambda t, i: (t, i), range(4), "c")  # a chain of four FMAs
+        (((('c', 0), 1), 2), 3)
+        >>> SumTree((((0,), 2), ((1,), 3)))  # two accumulators with FMAs, then one addition
+        SumTree(tree='(((0) 2) ((1) 3))')
+
+    Attributes:
+        tree: nested tuples or lists of leaves, or the same as text without commas, which is how it
+            is kept: of any depth, at most 4096 leaves.
+        rho: the rounding of every node.
+        rho_product: the rounding of every product, or None.
+        out: a second rounding, of the root, to the output; None: there is none.
+        flush_in, flush_c, flush_out, zero, nan: as for `FDPA`; ``flush_out`` is for the results of
+            all roundings.
+    """
+
+    family: ClassVar[str] = "SumTree"
+    tree: Tree
+    rho: Conversion = RNE_FP32
+    rho_product: Conversion | None = None
+    out: Conversion | None = None
+    flush_in: _Flush = "no"
+    flush_c: _Flush = "no"
+    flush_out: _Flush = "no"
+    zero: _Zero = "ieee"
+    nan: _Nan = dataclasses.field(default="quiet", kw_only=True)  # type: ignore[misc]
+
+    def __post_init__(self) -> None:
+        # As text: hashed, compared and pickled without recursion, however deep.
+        object.__setattr__(self, "tree", _tree_text(self.tree))
+        _check_leaves(self.tree)
+        self._check_common()
+
+    @property
+    def K(self) -> int:
+        """How many products it sums."""
+        return _tree_nodes(self.tree)[0]
+
+    @property
+    def nodes(self) -> tuple[tuple[int, ...], ...]:
+        """The children of every node, each node after its children and the root last.
+
+        A child is the index of a product, K for c, or K + 1 + j for node j.
+        """
+        return _tree_nodes(self.tree)[1]
+
+    @property
+    def d(self) -> str:
+        return (self.out or self.rho).format
+
+    @property
+    def group(self) -> int:
+        return self.K
+
+
+_TREE = "SumTree: tree"
+_NODES_MAX = 4 * L_RANGE[1]
+
+
+def _tree_tokens(tree: Tree) -> Iterator[str]:
+    """ "(", ")" and leaves in the order in which they are written."""
+    if isinstance(tree, str):
+        text = tree.replace("(", " ( ").replace(")", " ) ").split()
+        yield from text
+        return
+    open_nodes: list[Iterator[Any]] = [iter((tree,))]
+    while open_nodes:
+        item = next(open_nodes[-1], _END)
+        if item is _END:
+            open_nodes.pop()
+            if open_nodes:
+                yield ")"
+        elif isinstance(item, tuple | list):
+            yield "("
+            open_nodes.append(iter(item))
+        elif item == "c" or (isinstance(item, int) and not isinstance(item, bool)):
+            yield str(item)
+        else:
+            raise TypeError(f'{_TREE} is of tuples, ints and "c", not {item!r}')
+
+
+_END = object()
+
+
+def _tree_text(tree: Tree) -> str:
+    """The tree as text: leaves and nodes apart by one space, ``((c 0) (1))``."""
+    if not isinstance(tree, str | tuple | list):
+        raise TypeError(f"{_TREE} must be nested tuples or text, not {tree!r}")
+    # A list can hold itself: what is longer than any tree is read no further.
+    tokens = list(itertools.islice(_tree_tokens(tree), _NODES_MAX + 1))
+    if len(tokens) > _NODES_MAX:
+        raise ValueError(f"{_TREE} has more than {_NODES_MAX} leaves and parentheses")
+    text = " ".join(tokens).replace("( ", "(").replace(" )", ")")
+    depth = 0
+    for token, following in itertools.zip_longest(tokens, tokens[1:]):
+        if not re.fullmatch(r"[()c]|0|[1-9][0-9]{0,5}", token, re.ASCII):
+            raise ValueError(f"{_TREE} has {token!r}, which is neither a product, nor c, nor ( )")
+        if token == "(" and following == ")":
+            raise ValueError(f"{_TREE} has a node of nothing: {_shortened(text)}")
+        depth += {"(": 1, ")": -1}.get(token, 0)
+        if depth <= 0 and (following is not None or token != ")"):
+            raise ValueError(
+                f"{_TREE} must be one node, its parentheses matched: {_shortened(text)}"
+            )
+    if not tokens or depth:
+        raise ValueError(f"{_TREE} must be one node, its parentheses matched: {_shortened(text)}")
+    return text
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 60 else f"{text[:59]}…"
+
+
+def _check_leaves(text: str) -> None:
+    leaves = re.findall(r"[0-9]+|c", text)
+    products = sorted(int(x) for x in leaves if x != "c")
+    if leaves.count("c") > 1:
+        raise ValueError(f"{_TREE} has c {leaves.count('c')} times: {_shortened(text)}")
+    if not products or products != list(range(len(products))):
+        raise ValueError(f"{_TREE} must hold each of 0..K-1 once: {_shortened(text)}")
+    if len(products) > L_RANGE[1]:
+        raise ValueError(f"{_TREE} has {len(products)} products; at most {L_RANGE[1]} are accepted")
+
+
+@functools.lru_cache(1024)
+def _tree_nodes(text: str) -> tuple[int, tuple[tuple[int, ...], ...]]:
+    tokens = re.findall(r"[()c]|[0-9]+", text)
+    K = sum(token.isdecimal() for token in tokens)
+    nodes: list[tuple[int, ...]] = []
+    open_nodes: list[list[int]] = [[]]
+    for token in tokens:
+        if token == "(":
+            open_nodes.append([])
+        elif token == ")":
+            nodes.append(tuple(open_nodes.pop()))
+            open_nodes[-1].append(K + len(nodes))
+        else:
+            open_nodes[-1].append(K if token == "c" else int(token))
+    return K, tuple(nodes)
+
+
 #: All models. Others, and classes made of these, are nothing that the engines know.
 FAMILIES: tuple[type[Model], ...] = (
-    FMA, FTZMulAdd, EFDPA, TFDPA, STFDPA, GSTFDPA, TRFDPA, GTRFDPA, Lowered,
+    FMA, FTZMulAdd, EFDPA, TFDPA, STFDPA, GSTFDPA, TRFDPA, GTRFDPA, Lowered, FDPA, SumTree,
 )  # fmt: skip
 
 
@@ -338,3 +666,74 @@ def check_model(model: object) -> None:
     if type(model) not in FAMILIES:
         names = ", ".join(family.__name__ for family in FAMILIES)
         raise TypeError(f"model must be one of bitmma.models ({names}), not {model!r}")
+
+
+def check_k(model: Model, k: int, name: str = "k") -> None:
+    """ValueError unless an instruction of k products can run on the model."""
+    if isinstance(model, SumTree) and k != model.K:
+        raise ValueError(f"{name} must be {model.K}, the products of the SumTree, not {k}")
+
+
+# --- families as FDPA -----------------------------------------------------------------------------
+
+
+def as_fdpa(model: Model) -> FDPA | None:
+    """The same arithmetic, bit for bit, as an `FDPA`; None for models that are none.
+
+    Those are FTZ-MulAdd, GST-FDPA, Lowered and `SumTree`.
+    """
+    match model:
+        case FDPA():
+            return model
+        case TFDPA() | STFDPA():
+            F, rho, e_zero = model.F, model.rho, model.e_zero
+            return FDPA(model.L, F, F_c=F, rho=rho, e_zero=e_zero)
+        case EFDPA() | FMA():
+            zero: _Zero = "ieee" if isinstance(model, FMA) else "signed"
+            return FDPA(
+                model.group, F=None, F_c=None, e_zero=None, rho=model.rho, zero=zero, nan="quiet"
+            )
+        case TRFDPA() | GTRFDPA():
+            F, F2 = model.F, model.F2
+            found = FDPA(
+                model.L, F, c="late", F_c=F, cut_c="RD", e_zero=-126, F2=F2 + 1, cut2="RD",
+                F_sum=F2, cut_sum="RD", e_sum=-126, rho=model.rho, zero="signed", nan="quiet",
+            )  # fmt: skip
+            if isinstance(model, TRFDPA):
+                return replace(found, product_overflow=128)
+            return replace(found, groups=2, F_groups=F, cut_groups="RD", drop_c=F + 1)
+    return None
+
+
+def as_family(model: FDPA) -> Model | None:
+    """The inverse of `as_fdpa`: the family member that is the same, or None.
+
+    T-FDPA stands for ST-FDPA too, which differs in nothing but that it has scales.
+    """
+    try:
+        candidates: list[Model] = [EFDPA(model.L, model.rho)]
+        if model.rho in (RNE_FP32, RNE_FP64):
+            candidates.append(FMA(model.rho))
+        if model.F is not None and model.e_zero is not None:
+            candidates.append(TFDPA(model.L, model.F, model.rho, model.e_zero))
+        if model.F is not None and model.F_sum is not None:
+            candidates.append(TRFDPA(model.L, model.F, model.F_sum, model.rho))
+            candidates.append(GTRFDPA(model.L, model.F, model.F_sum, model.rho))
+    except ValueError:  # a bit more than F_RANGE
+        return None
+    return next((x for x in candidates if as_fdpa(x) == _plain(model)), None)
+
+
+def _plain(model: FDPA) -> FDPA:
+    """The same with the fields that do not matter, given the others, at their defaults."""
+    unused = {
+        "cut": model.F is None,
+        "cut_c": model.F_c is None,
+        "F_groups": model.groups == 1,
+        "cut_groups": model.groups == 1 or model.F_groups is None,
+        "cut2": model.F2 is None,
+        "cut_sum": model.F_sum is None,
+        "e_sum": model.F_sum is None,
+    }
+    defaults: dict[str, Any] = {f.name: f.default for f in fields(model) if unused.get(f.name)}
+    return replace(model, **defaults)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -20,6 +20,7 @@ from bitmma import formats
 from bitmma.formats import Decoded, Format, Kind, round_shift
 from bitmma.models import (
     EFDPA,
+    FDPA,
     FMA,
     GSTFDPA,
     GTRFDPA,
@@ -31,6 +32,8 @@ from bitmma.models import (
     FTZMulAdd,
     Lowered,
     Model,
+    SumTree,
+    check_k,
 )
 
 __all__ = ["Aligned", "Step", "Term", "Trace", "chain", "dpa", "trace"]
@@ -200,18 +203,21 @@ def trace(
     """The same with every step kept: what `explain` shows. Arguments as `dpa`."""
     if len(a) != len(b):
         raise ValueError(f"a has {len(a)} elements and b has {len(b)}")
+    check_k(model, len(a), "the length of a")
     fill = [0] * (-len(a) % model.group)
+    flush = getattr(model, "flush_in", "no")
     work = _Work(
         model,
-        [_Operand(formats.get(a_format), x) for x in [*a, *fill]],
-        [_Operand(formats.get(b_format), x) for x in [*b, *fill]],
+        [_flushed(_Operand(formats.get(a_format), x), flush) for x in [*a, *fill]],
+        [_flushed(_Operand(formats.get(b_format), x), flush) for x in [*b, *fill]],
         [_Operand(formats.get(scale_format), x) for x in scale_a] if scale_format else [],
         [_Operand(formats.get(scale_format), x) for x in scale_b] if scale_format else [],
         block=(block or len(a) // len(scale_a)) if scale_a else 0,
     )
     steps: list[Step] = []
     code, fmt = c, formats.get(c_format)
-    for start in range(0, len(work.a), model.group):
+    together = isinstance(model, FDPA) and model.order == "pairwise"
+    for start in range(0, len(work.a), len(work.a) if together else model.group):
         new = _GROUP[type(model)](work, start, _Operand(fmt, code))
         steps += new
         code, fmt = new[-1].result, formats.get(model.d)
@@ -268,6 +274,20 @@ class _Work:
             return "nan" if Kind.ZERO in (a.kind, b.kind) else _inf_name(a.sign ^ b.sign)
         return None
 
+    def summand(self, i: int) -> _Summand:
+        """a[i]*b[i] times its scales, exact, its exponent the sum of all exponents."""
+        factors = [self.a[i], self.b[i], *(self.scales(i) or ())]
+        kinds = {x.kind for x in factors}
+        sign = self.a[i].sign ^ self.b[i].sign
+        special = None
+        if Kind.NAN in kinds or {Kind.INF, Kind.ZERO} <= kinds:
+            special = "nan"
+        elif Kind.INF in kinds:
+            special = _inf_name(sign)
+        n = math.prod(x.n for x in factors)
+        q, e = sum(x.q for x in factors), sum(x.e for x in factors)
+        return _Summand(f"a{i}*b{i}", n, q, e, sign, special)
+
     def shown(self, i: int) -> Term | str:
         return self.special_product(i) or self.product(i)
 
@@ -301,11 +321,11 @@ def _special_code(model: Model, fmt: Format, special: str) -> int:
     return fmt.inf_code | (fmt.sign_bit if special == "-inf" else 0)
 
 
-def _special_step(model: Model, title: str, special: str) -> Step:
-    fmt = formats.get(model.d)
+def _special_step(model: Model, title: str, special: str, format: str | None = None) -> Step:
+    fmt = formats.get(format or model.d)
     code = _special_code(model, fmt, special)
     note = f"special values decide: {special}"
-    return Step(title, (), None, None, (note,), "none", model.d, code)
+    return Step(title, (), None, None, (note,), "none", fmt.name, code)
 
 
 # --- alignment, sums, conversion ------------------------------------------------------------------
@@ -317,9 +337,15 @@ def _align(term: Term, unit: int, rounding: str = "RZ") -> Aligned:
 
 
 def _convert(n: int, q: int, rho: Conversion, *, negative_zero: bool = False) -> int:
-    return formats.get(rho.format).encode(
-        n, q, rho.mode, mantissa_bits=rho.mantissa_bits, negative_zero=negative_zero
-    )
+    fmt = formats.get(rho.format)
+    code = fmt.encode(n, q, rho.mode, mantissa_bits=rho.mantissa_bits, negative_zero=negative_zero)
+    if code & ~fmt.sign_bit != fmt.inf_code or rho.overflow == "inf":
+        return code
+    inward = rho.mode == "RZ" or rho.mode == ("RU" if n < 0 else "RD")
+    if rho.overflow == "ieee" and not inward:
+        return code
+    dropped = fmt.mantissa_bits - (rho.mantissa_bits or fmt.mantissa_bits)
+    return code & fmt.sign_bit | fmt.max_code >> dropped << dropped
 
 
 def _exact_sum(numbers: Sequence[tuple[int, int]]) -> tuple[int, int]:
@@ -671,6 +697,224 @@ def _lowered(work: _Work, start: int, c: _Operand) -> list[Step]:
     return [*steps, Step(title, terms, None, total, (), str(rounding), model.d, code)]
 
 
+# --- 10. FDPA, every choice open ------------------------------------------------------------------
+
+
+def _fdpa(work: _Work, start: int, c: _Operand) -> list[Step]:
+    """A step of a chain; or all of an instruction's steps, added in pairs and then to c."""
+    model = work.model
+    assert isinstance(model, FDPA)
+    if model.order == "chain":
+        return [_open_step(work, model, range(start, start + model.L), c)]
+    starts = range(start, len(work.a), model.L)
+    steps = [_open_step(work, model, range(i, i + model.L), None) for i in starts]
+    steps = [replace(step, title=f"s{i} = {step.title}") for i, step in enumerate(steps)]
+    fmt = formats.get(model.d)
+    sums = [_summand(f"s{i}", _Operand(fmt, step.result)) for i, step in enumerate(steps)]
+    while len(sums) > 1:
+        pairs = [sums[i : i + 2] for i in range(0, len(sums), 2)]
+        sums = []
+        for pair in pairs:
+            if len(pair) == 2:
+                name = f"s{len(steps)}"
+                title = f"{name} = {pair[0].name} + {pair[1].name}"
+                steps.append(_added(model, title, pair, model.rho))
+                sums.append(_summand(name, _Operand(fmt, steps[-1].result)))
+            else:
+                sums += pair
+    last = [sums[0], _summand("c", _flushed(c, model.flush_c))]
+    return [*steps, _added(model, f"d = {sums[0].name} + c", last, model.rho)]
+
+
+def _open_step(work: _Work, model: FDPA, lanes: Sequence[int], c: _Operand | None) -> Step:
+    """One fused sum. Without c nothing is left of it but the exponent of a zero c."""
+    title = _range(lanes[0], len(lanes)) + (" and c" if c else "")
+    addend = _flushed(c or _Operand(formats.get(model.d), 0), model.flush_c)
+    products = [work.summand(i) for i in lanes]
+    found = [p.special or _too_large(p, model) for p in products]
+    if model.rho_products is not None and any(found):  # c meets what they have come to
+        found = [_specials(found, _Operand(addend.fmt, 0))]
+    special = _specials(found, addend)
+    if special and (model.rho_products is None or any(found)):
+        return _special_step(model, title, special)
+    e_c = addend.e if addend.n else model.e_zero
+    notes: list[str] = []
+
+    # 1. The products.
+    terms = [Term(p.name, p.n, p.q, p.e) for p in products]
+    if model.renormalise:
+        terms = [t._replace(e=_exponent(t.n, t.q)) if t.n else t for t in terms]
+    aligned, total, e = _open_products(model, terms, e_c if model.c == "early" else None)
+    signs = [_zero_sign(p) for p in products]
+
+    # 2. A late c meets what they have come to.
+    if model.c == "late":
+        if model.rho_products is not None:
+            code = _rounded(model, total, model.rho_products, signs)
+            t = _summand("T", _Operand(formats.get(model.rho_products.format), code))
+            notes.append(f"sum of products, {model.rho_products}: {_text(t)}")
+            special = _specials([t.special], addend)
+            if special:
+                return _special_step(model, title, special)
+            total, e, signs = (t.n, t.q), t.e if t.n else None, [_zero_sign(t)]
+        e = _largest(e, e_c)
+        total = _cut_number(total, e, model.F2, model.cut2)
+        if model.F2 is not None:
+            notes.append(f"sum of products, cut by {model.cut2}: {_value_text(*total)}")
+
+    # 3. c.
+    if c is not None:
+        term = Term("c", addend.n, addend.q, addend.e if e_c is None else e_c)
+        c_term = _cut(term, e, model.F_c, model.cut_c)
+        if model.drop_c is not None and e is not None and term.e < e - model.drop_c:
+            c_term = c_term._replace(kept=0)
+            notes.append(f"c lies more than {model.drop_c} below {e} and counts as 0")
+        total = _exact_sum([total, (c_term.kept, c_term.unit)])
+        aligned, signs = [*aligned, c_term], [*signs, _zero_sign(_summand("c", addend))]
+
+    # 4. The sum.
+    if model.F_sum is not None and total[0]:
+        own = _largest(_exponent(*total), model.e_sum)
+        total = _cut_number(total, own, model.F_sum, model.cut_sum)
+        notes.append(f"sum, cut by {model.cut_sum}: {_value_text(*total)}")
+    code = _rounded(model, total, model.rho, signs)
+    exact = model.F is model.F_c is model.F2 is model.F_groups is None
+    shown = None if exact or not aligned else e
+    return Step(
+        title, tuple(aligned), shown, total, tuple(notes), str(model.rho), model.d, code
+    )  # fmt: skip
+
+
+def _open_products(
+    model: FDPA, terms: Sequence[Term], e_c: int | None
+) -> tuple[list[Aligned], tuple[int, int], int | None]:
+    """The products cut, their sum, and their largest exponent (with an early c's, ``e_c``)."""
+    groups = [[t for t in terms[g :: model.groups] if t.n] for g in range(model.groups)]
+    e_max = [_largest(*(t.e for t in group)) for group in groups]
+    e = _largest(*e_max, e_c)
+    if model.groups == 1:
+        e_max = [e]
+    kept = [
+        [_cut(t, e_max[g], model.F, model.cut) for t in group] for g, group in enumerate(groups)
+    ]
+    sums = [_exact_sum([(t.kept, t.unit) for t in group]) for group in kept if group]
+    if model.groups > 1:
+        sums = [_cut_number(x, e, model.F_groups, model.cut_groups) for x in sums]
+    return [t for group in kept for t in group], _exact_sum(sums or [(0, 0)]), e
+
+
+def _too_large(product: _Summand, model: FDPA) -> str | None:
+    """A finite product that counts as Inf."""
+    limit = model.product_overflow
+    if limit is None or not product.n or _exponent(product.n, product.q) < limit:
+        return None
+    return _inf_name(product.n < 0)
+
+
+def _largest(*exponents: int | None) -> int | None:
+    return max((e for e in exponents if e is not None), default=None)
+
+
+def _cut(term: Term, e: int | None, F: int | None, rounding: str) -> Aligned:
+    """The term cut F bits below e; as it is where there is no F (or no e: all is 0)."""
+    if F is None or e is None:
+        return Aligned(*term, term.n, term.q)
+    return _align(term, e - F, rounding)
+
+
+def _cut_number(x: tuple[int, int], e: int | None, F: int | None, rounding: str) -> tuple[int, int]:
+    if F is None or e is None:
+        return x
+    return round_shift(x[0], e - F - x[1], rounding), e - F
+
+
+# --- 11. SumTree ----------------------------------------------------------------------------------
+
+
+def _sum_tree(work: _Work, start: int, c: _Operand) -> list[Step]:
+    """Node after node, children first."""
+    model = work.model
+    assert isinstance(model, SumTree)
+    children = [work.summand(i) for i in range(model.K)]
+    if model.rho_product is not None:
+        fmt = formats.get(model.rho_product.format)
+        for i, p in enumerate(children):
+            step = _added(model, p.name, [p], model.rho_product)
+            children[i] = _summand(p.name, _Operand(fmt, step.result))
+    children.append(_summand("c", _flushed(c, model.flush_c)))
+    steps: list[Step] = []
+    rho_format = formats.get(model.rho.format)
+    for j, node in enumerate(model.nodes):
+        terms = [children[i] for i in node]
+        names = [t.name for t in terms]
+        text = " + ".join(names if len(names) <= 8 else [*names[:3], "…", *names[-3:]])
+        steps.append(_added(model, f"s{j} = {text}", terms, model.rho))
+        children.append(_summand(f"s{j}", _Operand(rho_format, steps[-1].result)))
+    if model.out is not None:
+        steps.append(_added(model, f"d = {children[-1].name}", children[-1:], model.out))
+    return steps
+
+
+# --- what both share ------------------------------------------------------------------------------
+
+
+class _Summand(NamedTuple):
+    """A term of a sum with all that decides about it; ``special``: "nan", "+inf", "-inf"."""
+
+    name: str
+    n: int
+    q: int
+    e: int
+    sign: int
+    special: str | None
+
+
+def _summand(name: str, x: _Operand) -> _Summand:
+    return _Summand(name, x.n, x.q, x.e, x.sign, _as_special(x))
+
+
+def _added(model: FDPA | SumTree, title: str, terms: Sequence[_Summand], rho: Conversion) -> Step:
+    """The exact sum of numbers, converted."""
+    found = [t.special for t in terms]
+    special = _specials(found, _Operand(formats.get(rho.format), 0))
+    if special:
+        return _special_step(model, title, special, rho.format)
+    total = _exact_sum([(t.n, t.q) for t in terms])
+    code = _rounded(model, total, rho, [_zero_sign(t) for t in terms])
+    shown = tuple(Aligned(t.name, t.n, t.q, t.e, t.n, t.q) for t in terms)
+    return Step(title, shown, None, total, (), str(rho), rho.format, code)
+
+
+def _rounded(
+    model: FDPA | SumTree, total: tuple[int, int], rho: Conversion, signs: Sequence[int | None]
+) -> int:
+    """A sum converted, zeros by the model's rule; ``signs`` are its terms' `_zero_sign`."""
+    only_minus, only_plus = (bool(signs) and all(s == x for s in signs) for x in (1, 0))
+    negative_zero = only_minus or (rho.mode == "RD" and not only_plus)
+    code = _convert(*total, rho, negative_zero=model.zero == "ieee" and negative_zero)
+    fmt = formats.get(rho.format)
+    if model.zero == "plus" and code == fmt.sign_bit:
+        code = 0
+    return _flushed(_Operand(fmt, code), model.flush_out).code
+
+
+def _zero_sign(term: _Summand) -> int | None:
+    """The sign of a term that is zero, None of another."""
+    return None if term.n else term.sign
+
+
+def _flushed(x: _Operand, flush: str) -> _Operand:
+    """A subnormal as a zero: "zero": +0 (and so is -0), "sign": of its sign, "no": as it is."""
+    if flush == "no" or x.kind not in (Kind.ZERO, Kind.FINITE) or _is_normal(x):
+        return x
+    keep = flush == "sign" and x.fmt.specials != "fnuz"
+    return _Operand(x.fmt, x.code & x.fmt.sign_bit if keep else 0)
+
+
+def _text(x: _Summand) -> str:
+    return x.special or _value_text(x.n, x.q)
+
+
 _GROUP: dict[type[Model], Callable[[_Work, int, _Operand], list[Step]]] = {
     FMA: _fma,
     FTZMulAdd: _ftz_mul_add,
@@ -681,4 +925,6 @@ _GROUP: dict[type[Model], Callable[[_Work, int, _Operand], list[Step]]] = {
     TRFDPA: _tr_fdpa,
     GTRFDPA: _gtr_fdpa,
     Lowered: _lowered,
+    FDPA: _fdpa,
+    SumTree: _sum_tree,
 }

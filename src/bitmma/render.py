@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bitmma import BITS_VERSION, formats
 from bitmma.formats import Format, Kind
-from bitmma.models import GTRFDPA, Lowered, Model
+from bitmma.models import FDPA, GTRFDPA, Lowered, Model, SumTree
 from bitmma.reference import Aligned, Step, Term, Trace
 
 if TYPE_CHECKING:
@@ -39,6 +39,10 @@ __all__ = [
     "value_text",
 ]
 
+#: Letters of a model beyond which it is shortened: a SumTree can have thousands.
+_MODEL_SHOWN = 400
+#: The same for one parameter in few words.
+_WORD_SHOWN = 60
 #: Cut bits shown in a row; `Explanation.to_dict` has all of them.
 _CUT_SHOWN = 12
 #: Fraction digits beyond which a row is written as a number instead of in binary.
@@ -139,11 +143,15 @@ def model_dict(model: Model) -> dict[str, Any]:
 def model_text(model: Model) -> str:
     """A model in few words: ``T-FDPA L=16 F=25 RZ-FP32 e_zero=-133``."""
     values = [(f.name, getattr(model, f.name)) for f in fields(model)]
+    if isinstance(model, FDPA | SumTree):  # of many fields, what is not at its default
+        said = {"L", "F", "rho", *(f.name for f in model.chosen())}
+        values = [(name, x) for name, x in values if name in said]
     words = [
         model_text(x) if isinstance(x, Model) else str(x) if name == "rho" else f"{name}={x}"
         for name, x in values
         if not isinstance(x, tuple)
     ]
+    words = [x if len(x) <= _WORD_SHOWN else f"{x[:_WORD_SHOWN]}…" for x in words]
     return " ".join([model.family, *words])
 
 
@@ -221,10 +229,13 @@ def _blocks(trace: Trace) -> Iterator[_Block]:
     yield _operands(trace)
     if trace.scale_a:
         yield _scales(trace)
-    # Steps that align nothing and have nothing to say (FMA, E-FDPA) share one table.
-    numbered = enumerate(trace.steps)
-    for plain, steps in groupby(numbered, lambda s: s[1].e_max is None and not s[1].notes):
-        if plain:
+
+    def plain(numbered: tuple[int, Step]) -> str:
+        step = numbered[1]  # one that aligns nothing and has nothing to say shares a table (FMA)
+        return step.rounding if step.e_max is None and not step.notes else ""
+
+    for rounding, steps in groupby(enumerate(trace.steps), plain):
+        if rounding:
             yield _exact_steps([s for _, s in steps])
         else:
             yield from (_step(s, trace.model, i * trace.model.group) for i, s in steps)
@@ -287,11 +298,18 @@ def _step(step: Step, model: Model, start: int) -> _Block:
     ``start`` is its first product's index, where every group of products has one step.
     """
     unit_model = model.unit if isinstance(model, Lowered) else model
-    F = getattr(unit_model, "F", 0)
+    F = getattr(unit_model, "F", 0) or 0
     result = _result_number(step, unit_model)
     aligned = step.e_max is not None
     total = step.total
-    spans = [(t.kept, t.unit, t.unit + F) for t in step.terms]
+
+    def point(term: Aligned) -> int:
+        # An FDPA's terms may be cut at several places: all are written below its one e_max.
+        if isinstance(model, FDPA) and step.e_max is not None:
+            return step.e_max
+        return term.unit + F
+
+    spans = [(t.kept, t.unit, point(t)) for t in step.terms]
     if aligned and step.e_max is not None:
         spans += [(*x, step.e_max) for x in (total, result) if x]
     whole = max(1, _whole(spans))
@@ -307,7 +325,7 @@ def _step(step: Step, model: Model, start: int) -> _Block:
         if count > 1:
             name = f"{name}…{_term_name(last.name)} ×{count}"
         bits = (
-            _binary(term.kept, term.unit, term.cut, term.unit + F, whole)
+            _binary(term.kept, term.unit, term.cut, point(term), whole)
             if aligned
             else _plain_value(term, step.notes)
         )
@@ -483,7 +501,11 @@ class Explanation:
 
     def _head(self) -> tuple[str, str]:
         said = f"; {provenance_text(self.provenance)}" if self.provenance else ""
-        return self.title, f"{self.trace.model.family}: {self.trace.model!r}{said}"
+        model = self.trace.model
+        text = repr(model)
+        if len(text) > _MODEL_SHOWN:
+            text = model_text(model)
+        return self.title, f"{model.family}: {text}{said}"
 
     def _end(self) -> _Cell:
         return (_Span("d "), _Span(f"{self.trace.d_format} "),

@@ -16,7 +16,7 @@ import numpy as np
 
 from bitmma import engine, formats, isa, reference
 from bitmma.engine import operands
-from bitmma.models import GSTFDPA, STFDPA, Model, check_int, check_model
+from bitmma.models import FDPA, GSTFDPA, STFDPA, Model, check_int, check_k, check_model
 
 if TYPE_CHECKING:
     from bitmma.render import Explanation
@@ -242,6 +242,7 @@ class Instruction(isa.Entry):
         for field in ("m", "n", "k"):
             check_int(self, field, 1)
         check_model(self.model)
+        check_k(self.model, self.k)
         for field in ("a", "b", "c", "d"):
             object.__setattr__(self, field, _operand_format(getattr(self, field), field))
         if self.d != self.model.d:
@@ -486,8 +487,8 @@ def mma(
         (..., M, N) of the dtype of ``model.d``.
 
     Raises:
-        TypeError, ValueError: as for an `Instruction`; also an unknown format, and scales for a
-            model that has none.
+        TypeError, ValueError: as for an `Instruction`; also an unknown format, scales for a model
+            that has none, and a K that is not the number of a `SumTree`'s products.
     """
     check_model(model)
     call = _hypothetical(
@@ -518,13 +519,15 @@ def _check_scaling(model: Model, scale: str | None, block: int | None) -> None:
     if (scale is None) != (block is None):
         raise ValueError(f"scale and block go together, got scale={scale!r} and block={block!r}")
     if scale is not None and block is not None:
-        if not isinstance(model, STFDPA | GSTFDPA):
-            raise ValueError(f"{model!r} has no block scales; STFDPA and GSTFDPA have")
+        if not isinstance(model, STFDPA | GSTFDPA | FDPA):
+            raise ValueError(f"{model!r} has no block scales; STFDPA, GSTFDPA and FDPA have")
         if formats.get(scale).signed:
             raise ValueError(f"scale is ue8m0 or ue4m3, not {scale!r}")
         if isinstance(model, STFDPA) and scale != "ue8m0":
             raise ValueError(f"STFDPA adds exponents: its scales are ue8m0, not {scale}")
-        share = model.G if isinstance(model, GSTFDPA) else model.L
+        # An FDPA multiplies every product by its own scales, so that a step may span blocks.
+        shares = {STFDPA: "L", GSTFDPA: "G"}
+        share = getattr(model, shares.get(type(model), ""), 1)
         if block < 1 or block % share:
             raise ValueError(f"block must be a multiple of {share} for {model!r}, not {block}")
 

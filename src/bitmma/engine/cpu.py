@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from bitmma import _native, formats, reference
 from bitmma.formats import Format
-from bitmma.models import FAMILIES, GSTFDPA, Lowered, Model
+from bitmma.models import FAMILIES, FDPA, GSTFDPA, Lowered, Model, SumTree, check_k
 
 __all__ = ["dpa", "mma", "thread_count"]
 
@@ -97,6 +97,7 @@ def mma(
     """
     M, K = a.shape[-2:]
     N = b.shape[-1]
+    check_k(model, K if k is None else k, "K" if k is None else "k")
     lead: tuple[int, ...] = ()
     if a.ndim > 2 or b.ndim > 2 or _deep(c) or _deep(scale_a) or _deep(scale_b):
         given = (x for x in (a, b, c, scale_a, scale_b) if x is not None)
@@ -251,6 +252,11 @@ if hasattr(os, "register_at_fork"):
 
 
 def _native_can(model: Model, a_format: str, b_format: str) -> bool:
+    if isinstance(model, FDPA | SumTree):
+        return False
+    rho = getattr(getattr(model, "unit", model), "rho", None)
+    if rho is not None and rho.overflow != "inf":
+        return False
     if isinstance(model, GSTFDPA):
         return max(formats.get(a_format).width, formats.get(b_format).width) <= 8
     if isinstance(model, Lowered):
