@@ -12,45 +12,112 @@ from typing import Any
 from bitmma import formats
 from bitmma.clfp.box import Box
 from bitmma.clfp.numbers import Range
-from bitmma.models import GSTFDPA, STFDPA, TFDPA, Lowered, Model
+from bitmma.models import FDPA, GSTFDPA, STFDPA, TFDPA, Lowered, Model
 
 __all__ = ["canonical"]
 
 
 def canonical(model: Model, box: Box) -> tuple[Model, list[str]]:
     """The representative of all models equal to this one, and the reasons in words."""
-    if isinstance(model, Lowered):
-        unit, why = canonical(model.unit, box)
-        return dataclasses.replace(model, unit=unit), why
-    if not isinstance(model, TFDPA | STFDPA | GSTFDPA) or box.scale_format is not None:
-        return model, []
+    match model:
+        case Lowered():
+            unit, why = canonical(model.unit, box)
+            parts = _shortest(model)
+            longest = max(len(part) * model.K // sum(map(len, parts)) for part in parts)
+            assert isinstance(unit, TFDPA)
+            unit = dataclasses.replace(unit, L=min(unit.L, longest))
+            return dataclasses.replace(model, unit=unit, parts=parts), why
+        case TFDPA() | STFDPA() | GSTFDPA() if box.scale_format is None:
+            return _truncated(model, box)
+        case FDPA():
+            return _fused(model, box)
+    return model, []
+
+
+def _shortest(model: Lowered) -> tuple[tuple[int, ...], ...]:
+    """The same parts with the shortest period."""
+    period = sum(map(len, model.parts))
+    of = {i: n for n, part in enumerate(model.parts) for i in part}
+    for short in (n for n in range(1, period) if period % n == 0):
+        if all(of[i] == of[i % short] for i in range(period)):
+            return tuple(tuple(i for i in part if i < short) for part in model.parts)
+    return model.parts
+
+
+def _truncated(
+    model: TFDPA | STFDPA | GSTFDPA, box: Box
+) -> tuple[TFDPA | STFDPA | GSTFDPA, list[str]]:
     why: list[str] = []
-    low, last, high, c_last = _span(box, model)
+    low, last, everything = _span(box, model)
     changes: dict[str, Any] = {}
-    # Everything that can be kept is kept: a larger F is no other function.
-    everything = high - min(last, c_last)
     if model.F >= everything:
         changes["F"] = everything
         why.append(
             f"F: {everything} and more are alike, no term reaches further below the largest"
         )
-    F = changes.get("F", model.F)
-    # A zero c matters if it has the largest exponent and something is cut because of that.
-    never = max(low, last + F)
+    never = max(low, last + changes.get("F", model.F))
     if model.e_zero <= never:
         changes["e_zero"] = never
-        reason = (
-            f"every product has an exponent of {low} or more" if never == low
-            else f"the last bit of every product, 2^{last}, is kept all the same"
-        )  # fmt: skip
-        why.append(f"e_zero: {never} and less are alike, {reason}")
+        why.append(_why_zero(low, last, never))
     return dataclasses.replace(model, **changes), why
 
 
-def _span(box: Box, model: Model) -> tuple[int, int, int, int]:
-    """Lowest exponent and last bit of a product, highest exponent of a term, last bit of c."""
+def _why_zero(low: int, last: int, never: int) -> str:
+    """A zero c matters if it has the largest exponent and something is cut because of that."""
+    reason = (
+        f"every product has an exponent of {low} or more" if never == low
+        else f"the last bit of every product, 2^{last}, is kept all the same"
+    )  # fmt: skip
+    return f"e_zero: {never} and less are alike, {reason}"
+
+
+def _fused(model: FDPA, box: Box) -> tuple[FDPA, list[str]]:
+    why: list[str] = []
+    changes: dict[str, Any] = {}
+    low, last, everything = _span(box, model)
+    scaled = box.scale_format is not None
+    for field, cut in (("F", "cut"), ("F_c", "cut_c"), ("F_groups", "cut_groups")):
+        F = getattr(model, field)
+        if F is not None and F >= everything and not scaled:
+            changes[field] = None
+            why.append(f"{field}: {everything} and more are alike, nothing is cut")
+        if changes.get(field, F) is None:
+            changes[cut] = "RZ"
+    if model.groups == 1:
+        changes |= {"F_groups": None, "cut_groups": "RZ"}
+    if model.F2 is None:
+        changes["cut2"] = "RZ"
+    if model.F_sum is None:
+        changes |= {"cut_sum": "RZ", "e_sum": None}
+    F = changes.get("F", model.F)
+    early = model.c == "early" and model.groups == 1
+    if early and model.e_zero is not None and not scaled:
+        if F is None:
+            changes["e_zero"] = None
+        elif model.e_zero <= max(low, last + F):
+            changes["e_zero"] = None
+            why.append(_why_zero(low, last, max(low, last + F)))
+    if model.c == "late" and model.F2 is None:
+        changes["e_zero"] = None
+    rho, fd = model.rho, formats.get(model.d)
+    room = fd.max_exponent - fd.mantissa_bits - 1
+    if rho.mode in ("RZ", "RNE", "RNA") and rho.overflow != "inf" and not scaled:
+        # c may be the largest number: products must reach half a unit of its last place.
+        nearest = rho.mode != "RZ" and rho.mantissa_bits is not None
+        if not nearest and box.k * 2 ** (Range(box).high + 2) < 2**room:
+            changes["rho"] = dataclasses.replace(rho, overflow="inf")
+            why.append("overflow: no sum reaches beyond the largest number")
+    if model.zero == "plus":  # -0 is never returned, so nothing tells a flushed sign
+        for field in ("flush_in", "flush_c", "flush_out"):
+            if getattr(model, field) == "sign":
+                changes[field] = "zero"
+    return dataclasses.replace(model, **changes), why
+
+
+def _span(box: Box, model: Model) -> tuple[int, int, int]:
+    """Lowest exponent and last bit of a product; bits that reach from any term down to any."""
     r = Range(box)
     fc, fd = box.formats[2], formats.get(model.d)
     high = max(r.high, fc.max_exponent, fd.max_exponent)
     c_last = min(f.min_exponent - f.mantissa_bits for f in (fc, fd))
-    return r.low, r.lowest, high, c_last
+    return r.low, r.lowest, high - min(r.lowest, c_last)

@@ -22,7 +22,7 @@ from bitmma import formats
 from bitmma.clfp.box import Box, Codes, Dots
 from bitmma.clfp.numbers import Range, blank, code, put
 from bitmma.clfp.report import Feature
-from bitmma.clfp.tree import Node, Tree, leaves
+from bitmma.clfp.tree import Node, Tree, fold
 from bitmma.formats import ROUNDINGS, Kind, round_shift
 
 __all__ = ["PROBES", "Bench", "Probe"]
@@ -102,17 +102,15 @@ def _site(tree: Tree | None, k: int) -> tuple[int, int, int]:
     """Lanes for U, -U and the probe: products of the first node that has three leaves below it."""
     best: tuple[int, ...] = (*range(k), k)
 
-    def walk(node: Tree) -> None:
+    def join(node: Node, parts: list[tuple[int, ...]]) -> tuple[int, ...]:
         nonlocal best
-        if isinstance(node, Node):
-            for child in node.children:
-                walk(child)
-            below = leaves(node)
-            if 3 <= len(below) < len(best):
-                best = below
+        below = tuple(sorted(i for part in parts for i in part))
+        if 3 <= len(below) < len(best):
+            best = below
+        return below
 
     if tree is not None:
-        walk(tree)
+        fold(tree, lambda leaf: (leaf,), join)
     products = [i for i in best if i != k]
     chosen = [*products, *[k] * (k in best), k, 0, 0][:3]
     if len(products) < 3:  # two products and c: the probe is a product

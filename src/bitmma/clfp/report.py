@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bitmma import formats, models
-from bitmma.clfp.tree import Node, Tree
+from bitmma.clfp.tree import Tree, from_text, to_text
 from bitmma.clfp.tree import text as tree_text
 from bitmma.models import Model
 
@@ -118,6 +118,7 @@ class Report:
     def to_dict(self) -> dict[str, Any]:
         """As plain data: what `save` writes."""
         found = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        found["tree"] = None if self.tree is None else to_text(self.tree)
         return {"bitmma_probe": 1, **_plain(found)}
 
     @staticmethod
@@ -127,7 +128,7 @@ class Report:
             raise ValueError("no report of bitmma.probe: it lacks bitmma_probe = 1")
         known = {f.name for f in dataclasses.fields(Report)}
         report = Report(**{k: v for k, v in data.items() if k in known})
-        report.tree = None if report.tree is None else _tree(report.tree)
+        report.tree = None if report.tree is None else from_text(str(report.tree))
         report.model = None if report.model is None else _model(report.model)
         report.candidates = [_model(x) for x in report.candidates]
         report.features = [
@@ -211,10 +212,6 @@ def _tuples(x: Any) -> Any:
 
 def _example(x: Any) -> Counterexample:
     return Counterexample(**{k: _tuples(v) for k, v in _made(x).items()})
-
-
-def _tree(x: Any) -> Tree:
-    return x if isinstance(x, int) else Node(tuple(map(_tree, x["children"])), x["kind"])
 
 
 def _model(x: Any) -> Any:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
-from bitmma.clfp.tree import Node, Tree, leaves
+from bitmma.clfp.tree import Node, Tree, fold
 
-__all__ = ["chains", "clusters", "divisors", "early", "late", "lowered", "pairwise", "steps_of"]
+__all__ = ["chains", "clusters", "divisors", "early", "late", "lowered", "nested", "pairwise", "steps_of"]
 
 Clusters = frozenset[frozenset[int]]
 
@@ -19,13 +20,11 @@ def clusters(tree: Tree) -> Clusters:
     """The sets of leaves that are summed somewhere: a tree without the order within its nodes."""
     found: set[frozenset[int]] = set()
 
-    def walk(tree: Tree) -> None:
-        if isinstance(tree, Node):
-            found.add(frozenset(leaves(tree)))
-            for child in tree.children:
-                walk(child)
+    def join(node: Node, parts: list[frozenset[int]]) -> frozenset[int]:
+        found.add(frozenset().union(*parts))
+        return frozenset().union(*parts)
 
-    walk(tree)
+    fold(tree, lambda leaf: frozenset([leaf]), join)
     return frozenset(found)
 
 
@@ -95,6 +94,7 @@ def lowered(tree: Tree, k: int) -> Iterator[tuple[int, tuple[tuple[int, ...], ..
         lanes = [[i for i in range(k) if i % period in part] for part in parts]
         if steps == [tuple(x[s : s + L]) for x in lanes for s in range(0, len(x), L)]:
             yield L, tuple(parts)
+            return
 
 
 def chains(sets: Clusters, k: int) -> Iterable[tuple[str, int]]:
@@ -104,3 +104,19 @@ def chains(sets: Clusters, k: int) -> Iterable[tuple[str, int]]:
         for L in divisors(k):
             if build(k, L) == sets:
                 yield form, L
+
+
+def nested(tree: Tree, k: int) -> Any:
+    """The tree as `bitmma.models.SumTree` writes it.
+
+    The first of two products that meet is rounded, as an accumulator that starts with it does; all
+    others are added unrounded.
+    """
+
+    def join(node: Node, parts: list[Any]) -> Any:
+        products = [i for i in node.children if isinstance(i, int) and i != k]
+        if node.kind == "add" and len(products) == 2:
+            return (min(products),), max(products)
+        return tuple(parts)
+
+    return fold(tree, lambda leaf: "c" if leaf == k else leaf, join)

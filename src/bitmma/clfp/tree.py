@@ -11,19 +11,18 @@ arXiv 2511.10909v2, section 3.1, multi-way nodes and c.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from bitmma import formats
 from bitmma.clfp.box import Box, Dots
 from bitmma.clfp.numbers import Range, blank, code, factor, values
 
-__all__ = ["Node", "Tree", "TreeReading", "leaves", "read_tree", "text"]
+__all__ = ["Node", "Tree", "TreeReading", "fold", "from_text", "leaves", "read_tree", "text", "to_text"]
 
 #: Up to so many leaves all pairs are measured at once; beyond, FPRev's recursion asks for fewer.
 _ALL_PAIRS = 80
@@ -63,23 +62,52 @@ class TreeReading:
     measured: int
 
 
+_T = TypeVar("_T")
+
+
+def fold(tree: Tree, leaf: Callable[[int], _T], node: Callable[[Node, list[_T]], _T]) -> _T:
+    """``node`` of the children's values, from the leaves upwards; trees may be very deep."""
+    if isinstance(tree, int):
+        return leaf(tree)
+    open_nodes: list[tuple[Node, list[_T]]] = [(tree, [])]
+    while True:
+        here, done = open_nodes[-1]
+        if len(done) < len(here.children):
+            child = here.children[len(done)]
+            if isinstance(child, int):
+                done.append(leaf(child))
+            else:
+                open_nodes.append((child, []))
+            continue
+        value = node(here, done)
+        open_nodes.pop()
+        if not open_nodes:
+            return value
+        open_nodes[-1][1].append(value)
+
+
 def leaves(tree: Tree) -> tuple[int, ...]:
     """The lanes below a tree, sorted."""
-    if isinstance(tree, int):
-        return (tree,)
-    return tuple(sorted(i for child in tree.children for i in leaves(child)))
+    found: list[int] = []
+    fold(tree, found.append, lambda node, below: None)
+    return tuple(sorted(found))
 
 
 def text(tree: Tree, k: int) -> str:
     """One line: ``fused(fused(c, p0..p7), p8..p15)``; additions of two as ``(x + y)``."""
-    if isinstance(tree, int):
-        return "c" if tree == k else f"p{tree}"
-    inner = [child for child in tree.children if isinstance(child, Node)]
-    lanes = sorted(child for child in tree.children if isinstance(child, int))
-    if tree.kind == "add":
-        parts = [*(text(child, k) for child in inner), *(text(lane, k) for lane in lanes)]
-        return f"({' + '.join(parts)})"
-    return f"{tree.kind}({', '.join([*(text(child, k) for child in inner), *_runs(lanes, k)])})"
+
+    def name(lane: int) -> str:
+        return "c" if lane == k else f"p{lane}"
+
+    def joined(node: Node, parts: list[str]) -> str:
+        both = list(zip(node.children, parts, strict=True))
+        inner = [part for child, part in both if isinstance(child, Node)]
+        lanes = sorted(child for child in node.children if isinstance(child, int))
+        if node.kind == "add":
+            return f"({' + '.join([*inner, *map(name, lanes)])})"
+        return f"{node.kind}({', '.join([*inner, *_runs(lanes, k)])})"
+
+    return fold(tree, name, joined)
 
 
 def _runs(lanes: Sequence[int], k: int) -> list[str]:
@@ -94,14 +122,40 @@ def _runs(lanes: Sequence[int], k: int) -> list[str]:
     return found
 
 
+def to_text(tree: Tree) -> str:
+    """For files: ``(fused (add 16 0) 1 2)``."""
+    return fold(tree, str, lambda node, parts: f"({node.kind} {' '.join(parts)})")
+
+
+def from_text(text: str) -> Tree:
+    """The inverse of `to_text`; ValueError where it is none."""
+    open_nodes: list[list[Any]] = [[]]
+    for token in text.replace("(", " ( ").replace(")", " ) ").split():
+        if token == "(":
+            open_nodes.append([])
+        elif token == ")" and len(open_nodes) > 1 and len(open_nodes[-1]) > 1:
+            kind, *children = open_nodes.pop()
+            open_nodes[-1].append(Node(tuple(children), kind))
+        elif token in ("add", "fused", "exact") and not open_nodes[-1] and len(open_nodes) > 1:
+            open_nodes[-1].append(token)
+        elif token.isdecimal():
+            open_nodes[-1].append(int(token))
+        else:
+            raise ValueError(f"no tree: {text[:60]!r}")
+    if len(open_nodes) != 1 or len(open_nodes[0]) != 1:
+        raise ValueError(f"no tree: {text[:60]!r}")
+    found: Tree = open_nodes[0][0]
+    return found
+
+
 # --- the counts -----------------------------------------------------------------------------------
 
 
 class _Counts:
-    """sizes[i, j] = n - d/v, measured when first asked for."""
+    """sizes[i, j] = n - d/v, measured when first asked for. ``n`` leaves: c is the last, or none."""
 
-    def __init__(self, box: Box, e_u: int, e_v: int) -> None:
-        self.box, self.n = box, box.k + 1
+    def __init__(self, box: Box, n: int, e_u: int, e_v: int) -> None:
+        self.box, self.n = box, n
         self.e_u, self.e_v = e_u, e_v
         self.sizes = np.full((self.n, self.n), -1, np.int64)
         self.one_by_one = False
@@ -134,7 +188,8 @@ class _Counts:
         big, tiny = Fraction(2) ** self.e_u, Fraction(2) ** self.e_v
         a_v, b_v = factor(fa, fb, tiny) or (0, 0)
         x.a[:], x.b[:] = np.where(small[:, :k], a_v, 0), np.where(small[:, :k], b_v, 0)
-        x.c[:] = np.where(small[:, k], code(fc, tiny) or 0, 0)
+        if self.n > k:
+            x.c[:] = np.where(small[:, k], code(fc, tiny) or 0, 0)
         for column, sign in ((0, 1), (1, -1)):
             rows = np.flatnonzero(pairs[:, column] < k)
             a_u, b_u = factor(fa, fb, sign * big) or (0, 0)
@@ -179,11 +234,11 @@ def _powers(box: Box) -> Iterator[tuple[int, int]]:
             yield e_u, e_v
 
 
-def _all_counted(box: Box, e_v: int) -> bool:
+def _all_counted(box: Box, n: int, e_v: int) -> bool:
     """Without U, every v counts, alone and together."""
-    counts, n = _Counts(box, 0, e_v), box.k + 1
+    counts = _Counts(box, n, 0, e_v)
     small = np.concatenate([np.eye(n, dtype=bool), np.ones((1, n), bool)])
-    nowhere = np.full((n + 1, 2), n)
+    nowhere = np.full((n + 1, 2), box.k + 1)
     d = values(box, box.dot(counts.masked(small, nowhere)))
     return bool((d / 2.0**e_v == small.sum(axis=1)).all())
 
@@ -193,20 +248,26 @@ def _all_counted(box: Box, e_v: int) -> bool:
 
 def read_tree(box: Box) -> TreeReading:
     """Step 2 of closed-loop feature probing."""
-    n = box.k + 1
+    one = blank(box, 1)
+    one.c[0] = box.formats[2].encode(1, 0)
+    ignored = values(box, box.dot(one))[0] == 0
+    n = box.k + (not ignored)
+    notes = ["c is ignored"] * bool(ignored)
     for e_u, e_v in _powers(box):
-        if not _all_counted(box, e_v):
+        if not _all_counted(box, n, e_v):
             continue
-        counts = _Counts(box, e_u, e_v)
-        if n <= _ALL_PAIRS:
+        counts = _Counts(box, n, e_u, e_v)
+        if n <= _ALL_PAIRS and n > 1:
             counts.measure(np.stack(np.triu_indices(n, 1), 1))
-        tree = _grow(counts, list(range(n)))
-        note = "terms were counted one at a time" if counts.one_by_one else ""
-        if n <= _ALL_PAIRS and not _explains(tree, counts):
-            return TreeReading(None, e_u - e_v, "the counts are no tree's", counts.measured)
-        return TreeReading(tree, e_u - e_v, note, counts.measured)
-    fa = formats.get(box.spec.a)
-    return TreeReading(None, 0, f"{fa} has no two powers that can be counted", 0)
+        tree: Tree | None = _grow(counts, list(range(n)))
+        if counts.one_by_one:
+            notes.append("terms were counted one at a time")
+        if n <= _ALL_PAIRS and tree is not None and not _explains(tree, counts):
+            tree = None
+            notes.append("the counts are no tree's")
+        return TreeReading(tree, e_u - e_v, "; ".join(notes), counts.measured)
+    notes.append("no two powers of these formats can be counted")
+    return TreeReading(None, 0, "; ".join(notes), 0)
 
 
 def _grow(counts: _Counts, below: Sequence[int]) -> Tree:
@@ -243,16 +304,13 @@ def _explains(tree: Tree, counts: _Counts) -> bool:
     """Whether the tree predicts every count."""
     want = np.full_like(counts.sizes, -1)
 
-    def walk(tree: Tree) -> tuple[int, ...]:
-        if isinstance(tree, int):
-            return (tree,)
-        parts = [walk(child) for child in tree.children]
+    def meet(node: Node, parts: list[list[int]]) -> list[int]:
         total = sum(map(len, parts))
         for x in range(len(parts)):
             for y in range(x):
-                size = len(parts[x]) + len(parts[y]) if tree.kind == "exact" else total
+                size = len(parts[x]) + len(parts[y]) if node.kind == "exact" else total
                 want[np.ix_(parts[x], parts[y])] = want[np.ix_(parts[y], parts[x])] = size
-        return tuple(i for part in parts for i in part)
+        return [i for part in parts for i in part]
 
-    walk(tree)
+    fold(tree, lambda leaf: [leaf], meet)
     return bool((want == counts.sizes).all())
