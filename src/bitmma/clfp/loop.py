@@ -160,7 +160,7 @@ class _Run:
             self.progress(Progress("features", i, len(PROBES), ask.name))
             self.report.features.append(ask(bench))
         self.evidence.add(Dots.join(bench.asked), np.concatenate(bench.answers))
-        self.note("features", f"{len(PROBES)} probes, {self.evidence.dots.count} dot products")
+        self.note("features", f"{len(PROBES)} probes, {self.evidence.count} dot products")
         with self.box.during("random dot products"):
             self.learn(aimed(self.box, neutral(self.box), self.share(1500), self.fresh()))
             self.learn(outliers(self.box, self.share(200), self.fresh()))
@@ -176,22 +176,24 @@ class _Run:
         self.drawn += 1
         return 1000 * self.seed + self.drawn
 
-    def learn(self, x: Dots) -> None:
-        self.evidence.add(x, self.box.dot(x))
+    def learn(self, x: Dots) -> Codes:
+        d = self.box.dot(x)
+        self.evidence.add(x, d)
+        return d
 
     # --- the loop ---------------------------------------------------------------------------------
 
     def loop(self) -> None:
         models: list[Model] = []
         for _ in range(_TURNS):
-            models = [m for m in models if self.evidence.wrong(m) == 0]
+            models = [m for m in models if self.evidence.fits(m)]
             if not models:
                 models = self.search()
             if not models:
                 return self.unexplained()
             models = self.separate(models)
             if models and self.agrees(models[0]):
-                models = [m for m in models if self.evidence.wrong(m) == 0]
+                models = [m for m in models if self.evidence.fits(m)]
                 return self.conclude(models)
         self.note("loop", f"no end after {_TURNS} turns")
         return self.unexplained()
@@ -201,20 +203,20 @@ class _Run:
         self.best: Model | None = getattr(self, "best", None)
         if self.best is not None:  # what was right until now is the nearest start
             found = self.space.descend(self.best, self.evidence)
-            if self.evidence.wrong(found) == 0:
-                self.note("models", f"{found!r} reproduces all {self.evidence.dots.count} answers")
+            if self.evidence.fits(found):
+                self.note("models", f"{found!r} reproduces all {self.evidence.count} answers")
                 self.best = found
                 return [found]
         for name, starts in self.stages:
             self.note("models", f"{name}: {len(starts)} starts")
             starts = sorted(dict.fromkeys(starts), key=self.evidence.wrong)[:_STARTS]
             ends = [self.space.descend(start, self.evidence) for start in starts]
-            good = [m for m in dict.fromkeys(ends) if self.evidence.wrong(m) == 0]
+            good = [m for m in dict.fromkeys(ends) if self.evidence.fits(m)]
             for m in dict.fromkeys(ends):
                 wrong = self.evidence.wrong(m)
                 if self.best is None or wrong < self.evidence.wrong(self.best):
                     self.best = m
-                self.note("models", f"{m!r}: {wrong} of {self.evidence.dots.count} answers wrong")
+                self.note("models", f"{m!r}: {wrong} of {self.evidence.count} answers wrong")
             if good:
                 self.best = good[0]
                 return good
@@ -228,14 +230,13 @@ class _Run:
                 break
             asked = self.disagreement(rivals, self.share(2000) << turn)
             if asked is not None:
-                self.learn(asked)
-                left = [m for m in rivals if self.evidence.wrong(m) == 0]
+                self.keep_inputs(asked, self.learn(asked))
+                left = [m for m in rivals if self.evidence.fits(m)]
                 self.note(
                     "loop",
                     f"{asked.count} dot products on which {len(rivals)} models differ: "
                     f"{len(left)} of them left",
                 )
-                self.keep_inputs(asked)
                 if not left:
                     return []
                 rivals = self.closure(left)
@@ -265,9 +266,8 @@ class _Run:
                     found.append(self.box.pick(calls, places[:: max(1, len(places) // 8)][:8]))
         return Dots.join(found) if found else None
 
-    def keep_inputs(self, x: Dots) -> None:
+    def keep_inputs(self, x: Dots, d: Codes) -> None:
         """Discriminating inputs are kept for the suite."""
-        d = self.evidence.answers[-x.count :]
         room = 200 - len(self.report.inputs)
         self.report.inputs += [
             example(x, i, d[i], d[i], "told models apart") for i in range(min(room, x.count))
@@ -353,7 +353,7 @@ class _Run:
         if best is not None:
             wrong = self.evidence.wrong(best)
             self.report.reason += (
-                f"; the nearest, {best!r}, gets {wrong} of {self.evidence.dots.count} wrong"
+                f"; the nearest, {best!r}, gets {wrong} of {self.evidence.count} wrong"
             )
             if wrong and not self.report.counterexamples:
                 got = predict(self.box, best, self.evidence.dots)

@@ -2,8 +2,8 @@
 
 A search starts where the readings point and changes one parameter at a time, over its whole range,
 as long as fewer answers come out wrong. The space is widened in this order: the published families
-with the group length that the tree shows; the same with any group length; the general fused sum,
-`FDPA`; sums of other shapes, `SumTree`.
+with the group length that the tree shows; the general models of the tree's shape, `FDPA` where it
+has fused sums and `SumTree`; the published families, and then `FDPA`, with any group length.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bitmma.clfp.box import Box
 from bitmma.clfp.equivalence import canonical
 from bitmma.clfp.evidence import Evidence
 from bitmma.clfp.shape import chains, clusters, divisors, lowered, nested
-from bitmma.clfp.tree import Tree
+from bitmma.clfp.tree import Tree, fold
 from bitmma.formats import ROUNDINGS
 from bitmma.models import (
     EFDPA,
@@ -62,13 +62,14 @@ class Space:
     def stages(self) -> Iterator[Stage]:
         """Starting points, in the order in which the space is widened."""
         lengths = [L for form, L in self.forms if form == "early"]
-        if lengths or self.tree is not None:
-            yield "published families of the tree's shape", list(self._published(lengths))
-        everything = [L for L in divisors(self.k)[::-1] if L not in lengths]
-        yield "published families of any group length", list(self._published(everything))
-        yield "fused sums with every choice open", list(self._fused())
+        rest = [L for L in divisors(self.k)[::-1] if L not in lengths]
         if self.tree is not None:
+            yield "published families of the tree's shape", list(self._published(lengths))
+            if self.forms and not _binary(self.tree):
+                yield "fused sums of the tree's shape", list(self._fused(self.forms))
             yield "sums of the tree's shape", list(self._sums(self.tree))
+        yield "published families of any group length", list(self._published(rest))
+        yield "fused sums of any group length", list(self._fused([("early", L) for L in rest]))
 
     def _published(self, lengths: list[int]) -> Iterator[Model]:
         """One start for every family; parameters are swept from there."""
@@ -97,10 +98,9 @@ class Space:
             for L, parts in lowered(self.tree, self.k):
                 yield Lowered(self.k, TFDPA(L, F, rho, e_zero), parts)
 
-    def _fused(self) -> Iterator[Model]:
-        """FDPA with what the readings say, of the tree's form or, failing that, of any length."""
+    def _fused(self, forms: list[tuple[str, int]]) -> Iterator[Model]:
+        """FDPA with what the readings say."""
         facts = self.facts
-        forms = [(form, L) for form, L in self.forms if form != "grouped"]
         first: dict[str, Any] = {
             "F": facts.get("F"), "F_c": facts.get("F_c"),
             "cut": (facts.get("cut") or ["RZ"])[0], "cut_c": (facts.get("cut_c") or ["RZ"])[0],
@@ -111,7 +111,9 @@ class Space:
             "flush_c": "zero" if "c" in facts.get("flush_in", ()) else "no",
             "flush_out": "zero" if facts.get("flush_out") else "no",
         }  # fmt: skip
-        for form, L in forms or [("early", L) for L in divisors(self.k)[::-1]]:
+        for form, L in forms:
+            if form == "grouped":
+                continue
             if form == "pairwise":
                 yield FDPA(L, order="pairwise", **first)
                 continue
@@ -182,23 +184,29 @@ class Space:
         """Change one parameter at a time, while fewer answers come out wrong."""
         best = self.canonical(start)
         fields = [(f.name,) for f in dataclasses.fields(start)]
-        while evidence.wrong(best):
+        while wrong := evidence.wrong(best):
             before = best
             for names in [*fields, *_TOGETHER]:
-                if all(hasattr(best, name) for name in names):
-                    best = min([best, *self.varied(best, names)], key=evidence.wrong)
+                if not all(hasattr(best, name) for name in names):
+                    continue
+                for other in self.varied(best, names):
+                    count = evidence.wrong(other, wrong - 1)
+                    if count < wrong:
+                        best, wrong = other, count
+                    if not wrong:
+                        return best
             if best == before:
                 break
         return best
 
     def neighbours(self, model: Model, evidence: Evidence) -> list[Model]:
         """Models one parameter away that reproduce every answer too."""
-        return [
-            other
-            for _, found in self.variations(model)
-            for other in found
-            if evidence.wrong(other) == 0
-        ]
+        return [x for _, found in self.variations(model) for x in found if evidence.fits(x)]
+
+
+def _binary(tree: Tree) -> bool:
+    """Whether it is made of additions of two."""
+    return fold(tree, lambda leaf: True, lambda node, parts: node.kind == "add" and all(parts))
 
 
 # --- what a parameter can be ----------------------------------------------------------------------
