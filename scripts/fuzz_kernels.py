@@ -7,13 +7,14 @@
 Draws models (the catalogue's and hypothetical ones), formats, shapes, strides and operands with the
 specials and the exponents that kernels find hard, and compares codes. Exit code 1 and everything
 needed to reproduce it at the first difference; the exact evaluator itself is tested against
-`bitmma.reference` in tests/.
+`bitmma.reference` in tests/, and here too for FDPA and SumTree, most of which have no kernel.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
+import dataclasses
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -33,6 +34,7 @@ Rng = np.random.Generator
 OPERANDS = [f.name for f in formats.FORMATS.values() if f.signed]
 C_FORMATS = ("f32", "f16", "bf16", "f64")
 MODES = tuple(formats.ROUNDINGS)
+OF_THE_REFERENCE = 4  # outputs of a general model's product that it is asked for
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,8 @@ def _hypothetical(rng: Rng) -> Unit:
     F2 = min(max(F2, 1), 64)
     e_zero = int(pick(rng, (-133, -132, -139, -21, -300, 0, 40, -100_000)))
     rho = _conversion(rng)
+    if chance(rng, 0.2):
+        return draw_general(rng, L)
     nearest = rho if rho.mode == "RNE" else models.RNE_FP32
     toward_zero = rho if rho.mode == "RZ" else models.RZ_FP32
     a = pick(rng, OPERANDS)
@@ -129,6 +133,87 @@ def _hypothetical(rng: Rng) -> Unit:
         k = max(1, k - 1)  # the last group of every instruction is filled up
     c = model.d if chance(rng, 0.5) else pick(rng, C_FORMATS)
     return Unit(model, a, b, c, k, scale, block)
+
+
+def draw_general(rng: Rng, L: int) -> Unit:
+    """An FDPA with any of its choices, or a tree of any shape; or a family as an FDPA."""
+    if chance(rng, 0.1):
+        unit = pick(rng, CATALOGUE)
+        return dataclasses.replace(unit, model=models.as_fdpa(unit.model) or unit.model)
+    a = pick(rng, OPERANDS)
+    b = a if chance(rng, 0.5) else pick(rng, OPERANDS)
+    scale, block = None, None
+    if chance(rng, 0.5):
+        model: Model = draw_fdpa(rng, L)
+        k = L * int(pick(rng, (1, 2, 3, 7)))
+        if chance(rng, 0.2):
+            scale, block = pick(rng, ("ue8m0", "ue4m3")), int(pick(rng, (1, 2, 3, 8, 16)))
+            k += -k % block
+        elif chance(rng, 0.1):
+            k = max(1, k - 1)
+    else:
+        model = draw_tree(rng, int(pick(rng, (1, 2, 3, 4, 8, 16, 40))))
+        k = model.group
+    c = model.d if chance(rng, 0.5) else pick(rng, C_FORMATS)
+    return Unit(model, a, b, c, k, scale, block)
+
+
+def draw_fdpa(rng: Rng, L: int) -> models.FDPA:
+    """Every field drawn; half of the cuts near each other, so that they decide."""
+    near = int(rng.integers(3, 40))
+
+    def bits() -> int | None:
+        if chance(rng, 0.3):
+            return None
+        return int(np.clip(near + rng.integers(-3, 9), 1, 65) if chance(rng, 0.7)
+                   else rng.integers(1, 66))  # fmt: skip
+
+    def rarely(value: Any, otherwise: Any = None) -> Any:
+        return value if chance(rng, 0.25) else otherwise
+
+    c = pick(rng, ("early", "late"))
+    e_zero = int(pick(rng, (-133, -126, -21, 0, 40, -300, -100_000)))
+    flushes = [rarely(pick(rng, ("zero", "sign")), "no") for _ in range(3)]
+    return models.FDPA(
+        L, bits(), pick(rng, MODES), c, bits(), pick(rng, MODES), pick(rng, (e_zero, None)),
+        rarely(near + int(rng.integers(-2, 4))), chance(rng, 0.25),
+        pick(rng, (1, 1, 2, 3)), bits(), pick(rng, MODES),
+        bits() if c == "late" else None, pick(rng, MODES),
+        draw_rho(rng) if c == "late" and chance(rng, 0.4) else None,
+        rarely(bits()), pick(rng, MODES), rarely(int(pick(rng, (-126, -14, 0, 20)))),
+        rarely(int(pick(rng, (128, 16, 0)))), draw_rho(rng), *flushes,
+        rarely("pairwise", "chain"), pick(rng, models.ZERO_RULES), nan=pick(rng, ("ones", "quiet")),
+    )  # fmt: skip
+
+
+def draw_rho(rng: Rng) -> models.Conversion:
+    rho = _conversion(rng)
+    return dataclasses.replace(rho, overflow=pick(rng, ("inf", "inf", *models.OVERFLOWS)))
+
+
+def draw_tree(rng: Rng, K: int) -> models.SumTree:
+    """Neighbours joined in any order to nodes of one to five children; c anywhere or nowhere.
+
+    Half of them are made of the additions and fused multiply-adds that machines have.
+    """
+    plain = chance(rng, 0.5)
+    parts: list[Any] = [*range(K), *(["c"] if chance(rng, 0.8) else [])]
+    rng.shuffle(parts)  # type: ignore[arg-type]
+    while len(parts) > 1 or not isinstance(parts[0], tuple):
+        count = int(pick(rng, (1, 2, 2, 2) if plain else (1, 2, 2, 2, 3, 5)))
+        count = min(count, len(parts))
+        first = int(rng.integers(len(parts) - count + 1))
+        parts[first : first + count] = [tuple(parts[first : first + count])]
+    flushes = [pick(rng, ("no", "no", *models.FLUSHES)) for _ in range(3)]
+    rho, zero = draw_rho(rng), pick(rng, models.ZERO_RULES)
+    rho_product = draw_rho(rng) if chance(rng, 0.4) else None
+    if plain:
+        rho, zero, flushes[2] = pick(rng, (models.RNE_FP32, models.RNE_FP64)), "ieee", "no"
+        rho_product = rho if rho_product else None
+    return models.SumTree(
+        parts[0], rho, rho_product, draw_rho(rng) if chance(rng, 0.3) else None, *flushes, zero,
+        nan=pick(rng, ("ones", "quiet")),
+    )  # fmt: skip
 
 
 # --- operands -------------------------------------------------------------------------------------
@@ -205,6 +290,24 @@ class Problem:
         _native.mma(self.unit.spec, A, B, C, d, *scales, isa=isa_name, exact=exact)
         return d
 
+    def dot_product(self, i: int, j: int) -> tuple[list[int], list[int], int, dict[str, Any]]:
+        """The codes behind one output: a, b, c, scales."""
+        A, B, C, scale_a, scale_b = self.operands
+        assert A is not None and B is not None
+        scales = {
+            "scale_a": scale_a[i].tolist() if scale_a is not None else [],
+            "scale_b": scale_b[:, j].tolist() if scale_b is not None else [],
+        }
+        return A[i].tolist(), B[:, j].tolist(), int(C[i, j]) if C is not None else 0, scales
+
+    def by_reference(self, i: int, j: int) -> int:
+        u = self.unit
+        a, b, c, scales = self.dot_product(i, j)
+        return reference.chain(
+            u.model, a, b, c, k=u.k, a_format=u.a, b_format=u.b, c_format=u.c,
+            scale_format=u.scale, block=u.block, **scales,
+        )  # fmt: skip
+
 
 def draw_problem(rng: Rng) -> Problem:
     u = draw_unit(rng)
@@ -236,7 +339,8 @@ def check(problem: Problem, rng: Rng, counts: Counts) -> str | None:
     counts[family, "outputs"] += M * N
     counts[family, "plain numbers"] += int((np.isfinite(values) & (values != 0)).sum())
     runs = [(name, False) for name in _native.isas() if _native.has_kernel(unit.spec, name)]
-    if chance(rng, 0.05):  # the exact evaluator is compiled for each of them, too
+    general = isinstance(unit.model, models.FDPA | models.SumTree)
+    if general or chance(rng, 0.05):  # the exact evaluator is compiled for each of them, too
         runs += [(name, True) for name in _native.isas()]
     for name, exact in runs:
         got = problem.run(rng, name, exact=exact)
@@ -244,25 +348,23 @@ def check(problem: Problem, rng: Rng, counts: Counts) -> str | None:
         counts[family, column] += M * N
         if (got != want).any():
             return _report(problem, f"{family} {column}", got, want)
+    if general:  # nothing but the exact evaluator serves most of these
+        for _ in range(OF_THE_REFERENCE):
+            i, j = int(rng.integers(M)), int(rng.integers(N))
+            got = want.copy()
+            want[i, j] = problem.by_reference(i, j)
+            counts[family, "reference"] += 1
+            if got[i, j] != want[i, j]:
+                return _report(problem, f"{family} reference", got, want)
     return None
 
 
 def _report(problem: Problem, label: str, got: Codes, want: Codes) -> str:
     u, (M, N, K) = problem.unit, problem.shape
-    A, B, C, scale_a, scale_b = problem.operands
     wrong = np.argwhere(got != want)
     i, j = (int(x) for x in wrong[0])
-    assert A is not None and B is not None
-    row, column = A[i].tolist(), B[:, j].tolist()
-    c = int(C[i, j]) if C is not None else 0
-    scales = {
-        "scale_a": scale_a[i].tolist() if scale_a is not None else [],
-        "scale_b": scale_b[:, j].tolist() if scale_b is not None else [],
-    }
-    referee = reference.chain(
-        u.model, row, column, c, k=u.k, a_format=u.a, b_format=u.b, c_format=u.c,
-        scale_format=u.scale, block=u.block, **scales,
-    )  # fmt: skip
+    row, column, c, scales = problem.dot_product(i, j)
+    referee = problem.by_reference(i, j)
     return "\n".join([
         f"DIFFERENCE {label}: {len(wrong)} of {M * N} outputs, M, N, K = {M}, {N}, {K}",
         f"  {u!r}",
@@ -321,7 +423,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _print_table(counts: Counts) -> None:
     """Outputs by family: all, those neither zero nor special, those compared with each build."""
     builds = _native.isas()
-    columns = ["outputs", "plain numbers", *builds, *(f"{x}, exact" for x in builds)]
+    exact = [f"{x}, exact" for x in builds]
+    columns = ["outputs", "plain numbers", *builds, *exact, "reference"]
     print(f"{'':12}", *(f"{x:>15}" for x in columns))
     for family in sorted({f for f, _ in counts}):
         print(f"{family:12}", *(f"{counts[family, x]:15,}" for x in columns))

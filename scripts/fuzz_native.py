@@ -92,10 +92,10 @@ class Meaning:
 
 def meaning(spec: Sequence[int]) -> Meaning | None:
     at = SPEC_HEAD + (spec[PERIOD] if len(spec) > PERIOD else 1 << 62)
-    if at < SPEC_HEAD or at + 3 + 4 * FORMAT_FIELDS > len(spec):
+    if at < SPEC_HEAD or at + 4 + 4 * FORMAT_FIELDS > len(spec):
         return None
-    _, step, block = spec[at : at + 3]
-    return Meaning(tuple(spec[at + 3 :: FORMAT_FIELDS]), spec[9], step, block)
+    _, _, step, block = spec[at : at + 4]
+    return Meaning(tuple(spec[at + 4 :: FORMAT_FIELDS][:5]), spec[9], step, block)
 
 
 def too_much_work(m: Meaning, items: int, M: int, N: int, K: int) -> bool:

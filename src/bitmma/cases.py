@@ -396,7 +396,9 @@ def _scaled_values(fmt: Format, codes: Codes, fs: Format | None, scale: Codes | 
     values = formats.decode(codes, fmt)
     if fs is None or scale is None:
         return values
-    return values * np.repeat(formats.decode(scale, fs), codes.shape[-1] // scale.shape[-1], -1)
+    with np.errstate(over="ignore"):
+        scales = np.repeat(formats.decode(scale, fs), codes.shape[-1] // scale.shape[-1], -1)
+        return values * scales
 
 
 def _minus_dot(s: _Setup, rows: _Rows) -> Codes:

@@ -668,8 +668,14 @@ def check_model(model: object) -> None:
         raise TypeError(f"model must be one of bitmma.models ({names}), not {model!r}")
 
 
+#: The most products of one instruction whose steps are added in pairs.
+PAIRWISE_MAX = 1 << 20
+
+
 def check_k(model: Model, k: int, name: str = "k") -> None:
     """ValueError unless an instruction of k products can run on the model."""
+    if isinstance(model, FDPA) and model.order == "pairwise" and k > PAIRWISE_MAX:
+        raise ValueError(f"{name} must be at most {PAIRWISE_MAX} in pairwise order, not {k}")
     if isinstance(model, SumTree) and k != model.K:
         raise ValueError(f"{name} must be {model.K}, the products of the SumTree, not {k}")
 

@@ -53,40 +53,57 @@ inline int bit_length(u128 x) {
   return high ? 128 - __builtin_clzll(high) : low ? 64 - __builtin_clzll(low) : 0;
 }
 
-// magnitude * 2^q rounded once to a code of an IEEE-like format; beyond it: Inf in every mode.
-inline u64 encode(u128 magnitude, int q, bool negative, const Format& f, Mode mode, int kept) {
+// What a shift drops, in halves of the last bit that stays.
+enum class Rest { zero, below, half, above };
+
+// m >> shift in place, shift > 0; what was dropped.
+inline Rest shift_out(u128& m, int shift) {
+  if (shift > 127) {
+    Rest rest = m ? Rest::below : Rest::zero;  // m has at most 126 bits
+    m = 0;
+    return rest;
+  }
+  u128 rest = m & ((u128(1) << shift) - 1), half = u128(1) << (shift - 1);
+  m >>= shift;
+  return !rest ? Rest::zero : rest < half ? Rest::below : rest == half ? Rest::half : Rest::above;
+}
+
+// Whether a magnitude that dropped `rest` becomes the next one.
+inline bool rounds_up(Mode mode, bool odd, Rest rest, bool negative) {
+  switch (mode) {
+    case Mode::rne: return rest > Rest::half || (rest == Rest::half && odd);
+    case Mode::rna: return rest >= Rest::half;
+    case Mode::rz: return false;
+    case Mode::rd: return rest != Rest::zero && negative;
+    case Mode::ru: return rest != Rest::zero && !negative;
+    case Mode::ra: return rest != Rest::zero;
+  }
+  return false;
+}
+
+// magnitude * 2^q rounded once to a code of an IEEE-like format; beyond it, by default, Inf.
+inline u64 encode(u128 magnitude, int q, bool negative, const Format& f, Mode mode, int kept,
+                  Overflow overflow = Overflow::inf) {
   u64 sign = negative ? u64(1) << (f.width - 1) : 0;
   if (!magnitude) return sign;
   int e = bit_length(magnitude) - 1 + q;
   if (e < f.min_exponent()) e = f.min_exponent();
   int shift = e - kept - q;
-  u128 steps;
+  u128 steps = magnitude;
   if (shift <= 0) {
-    steps = magnitude << -shift;
+    steps <<= -shift;
   } else {
-    u128 rest, half;
-    if (shift > 127) {
-      steps = 0, rest = 1, half = 2;  // below half a step, whatever it is
-    } else {
-      steps = magnitude >> shift;
-      rest = magnitude & ((u128(1) << shift) - 1);
-      half = u128(1) << (shift - 1);
-    }
-    bool up = false;
-    switch (mode) {
-      case Mode::rne: up = rest > half || (rest == half && (steps & 1)); break;
-      case Mode::rna: up = rest >= half; break;
-      case Mode::rz: break;
-      case Mode::rd: up = rest && negative; break;
-      case Mode::ru: up = rest && !negative; break;
-      case Mode::ra: up = rest != 0; break;
-    }
-    steps += up;
+    Rest rest = shift_out(steps, shift);
+    steps += rounds_up(mode, steps & 1, rest, negative);
   }
   // The layout is monotonic: a carry into the next binade is the next code.
   u64 code = (u64(steps) << (f.mantissa_bits - kept)) + (u64(e - f.min_exponent()) << f.mantissa_bits);
   u64 infinity = ((u64(1) << f.exponent_bits) - 1) << f.mantissa_bits;
-  return sign | (code < infinity ? code : infinity);
+  if (code < infinity) return sign | code;
+  const bool inward = mode == Mode::rz || mode == (negative ? Mode::ru : Mode::rd);
+  const bool stops = overflow == Overflow::saturate || (overflow == Overflow::ieee && inward);
+  const int unused = f.mantissa_bits - kept;
+  return sign | (stops ? (infinity - 1) >> unused << unused : infinity);
 }
 
 inline u64 inf_code(const Format& f) {
@@ -143,6 +160,10 @@ class Accumulator {
   Accumulator(int lowest_q, int highest_bit)
       : base_(lowest_q), limbs_(size_t(highest_bit - lowest_q) / 64 + 4) {}
   void clear() { for (u64& x : limbs_) x = 0; }
+  void restart(int lowest_q, int highest_bit) {
+    base_ = lowest_q;
+    limbs_.assign(size_t(highest_bit - lowest_q) / 64 + 4, 0);
+  }
   void add(u128 magnitude, int q, bool negative) {
     if (!magnitude) return;
     unsigned at = unsigned(q - base_), shift = at % 64;
@@ -160,13 +181,7 @@ class Accumulator {
   // The sum as sign, magnitude and q; bits below the top 128 or so are jammed into the lowest,
   // which no rounding to 53 bits or fewer can tell from the truth.
   u128 read(int& q, bool& negative) {
-    negative = limbs_.back() >> 63;
-    if (negative) {
-      u64 carry = 1;
-      for (u64& x : limbs_) { x = ~x + carry; carry = carry && x == 0; }
-    }
-    size_t top = limbs_.size();
-    while (top && !limbs_[top - 1]) --top;
+    size_t top = magnitude(negative);
     if (!top) { q = base_; return 0; }
     u64 high = limbs_[top - 1], low = top > 1 ? limbs_[top - 2] : 0;
     bool sticky = false;
@@ -176,7 +191,34 @@ class Accumulator {
     return value | sticky;  // 65 bits or more are kept, so the jammed bit lies below any result
   }
 
+  // The same with 126 bits, for sums that are cut to more before they are rounded.
+  u128 read_top(int& q, bool& negative) {
+    size_t top = magnitude(negative);
+    q = base_;
+    if (!top) return 0;
+    auto limb = [&](size_t i) { return top > i ? limbs_[top - 1 - i] : 0; };
+    const int spare = __builtin_clzll(limb(0));
+    u128 value = u128(limb(0)) << 64 | limb(1);
+    if (spare) value = value << spare | limb(2) >> (64 - spare);
+    bool sticky = (value & 3) | (limb(2) << spare);
+    for (size_t i = 0; i + 3 < top; ++i) sticky |= limbs_[i] != 0;
+    q += (int(top) - 2) * 64 - spare + 2;
+    return value >> 2 | sticky;
+  }
+
  private:
+  // Takes the sign off; how many limbs are in use.
+  size_t magnitude(bool& negative) {
+    negative = limbs_.back() >> 63;
+    if (negative) {
+      u64 carry = 1;
+      for (u64& x : limbs_) { x = ~x + carry; carry = carry && x == 0; }
+    }
+    size_t top = limbs_.size();
+    while (top && !limbs_[top - 1]) --top;
+    return top;
+  }
+
   int base_;
   std::vector<u64> limbs_;
 };
@@ -192,7 +234,7 @@ class Evaluator {
   // begin every `groups_per_step` groups, of which `first` have gone before: then c has d's format.
   Number chain(const Number* a, const Number* b, i64 groups, Number c, u64& code,
                const Number* scale_a, const Number* scale_b, i64 first, i64 groups_per_step) {
-    int per_group = s_.family == Family::gst ? s_.L / s_.G : 1;
+    int per_group = s_.group / s_.scale_every();
     for (i64 g = 0; g < groups; ++g) {
       const Number *pa = a + g * s_.group, *pb = b + g * s_.group;
       const Number* sa = scale_a ? scale_a + g * per_group : nullptr;
@@ -207,6 +249,8 @@ class Evaluator {
         case Family::tr: code = joined(pa, pb, c); break;
         case Family::gtr: code = joined_by_parity(pa, pb, c); break;
         case Family::lowered: code = lowered(pa, pb, c); break;
+        case Family::fdpa:
+        case Family::sum_tree: break;  // General's
       }
       c = decode(s_.d, code);
     }
@@ -230,7 +274,7 @@ class Evaluator {
     return u128(a.significand) * b.significand;
   }
   u64 round(u128 m, int q, bool negative) const {
-    return encode(m, q, negative, s_.d, s_.mode, s_.mantissa_bits);
+    return encode(m, q, negative, s_.d, s_.mode, s_.mantissa_bits, s_.overflow);
   }
   u64 round(i128 n, int q) const {
     return round(n < 0 ? u128(-n) : u128(n), q, n < 0);

@@ -16,6 +16,7 @@ namespace bitmma::BITMMA_ISA {
 extern const int lanes = W;
 
 bool has_kernel(const Spec& s) {
+  if (s.overflow != Overflow::inf) return false;
   switch (s.family) {
     case Family::t:
     case Family::st:
@@ -59,6 +60,7 @@ __attribute__((noinline)) void run_kernel(const Job& job, Again again) {
     case Family::ftz: return run_ftz(job, again);
     case Family::e: return run_exact_sum(job, again);
     case Family::gst: return run_grouped(job, again);
+    default: return;  // has no kernel
   }
 }
 

@@ -97,10 +97,60 @@ Format read_format(Reader& r) {
   return f;
 }
 
+bool same(const Format& f, const Format& g) {
+  return f.width == g.width && f.exponent_bits == g.exponent_bits;
+}
+// Kernels and the exact evaluator write results of d's bytes: of IEEE's formats and bf16.
+bool is_result(const Format& f) {
+  auto is = [&](int width, int exponent_bits) {
+    return f.width == width && f.exponent_bits == exponent_bits;
+  };
+  return f.specials == Specials::ieee && f.dropped_bits == 0 &&
+         (is(64, 11) || is(32, 8) || is(16, 5) || is(16, 8));
+}
+
+Rho read_rho(Reader& r) {
+  Rho rho{};
+  rho.present = r.next(0, 1, "rho");
+  if (!rho.present) return rho;
+  rho.mode = Mode(r.next(0, 5, "mode"));
+  rho.kept = r.next(1, 52, "mantissa_bits");
+  rho.overflow = Overflow(r.next(0, 2, "overflow"));
+  rho.format = read_format(r);
+  if (!is_result(rho.format) || rho.kept > rho.format.mantissa_bits)
+    throw std::invalid_argument("spec: a conversion's fields do not fit together");
+  return rho;
+}
+
+Open read_open(Reader& r, int products) {
+  Open o{};
+  for (int* F : {&o.F, &o.F_c, &o.F_groups, &o.F2, &o.F_sum}) *F = r.next(-1, 65, "F");
+  for (Mode* cut : {&o.cut, &o.cut_c, &o.cut_groups, &o.cut2, &o.cut_sum})
+    *cut = Mode(r.next(0, 5, "cut"));
+  o.late = r.next(0, 1, "late"), o.renormalise = r.next(0, 1, "renormalise");
+  o.groups = r.next(1, 4096, "groups"), o.pairwise = r.next(0, 1, "pairwise");
+  o.has_e_zero = r.next(0, 1, "has_e_zero");
+  o.has_e_sum = r.next(0, 1, "has_e_sum"), o.e_sum = r.next(-200000, 2000, "e_sum");
+  o.drop_c = r.next(-1, 10000, "drop_c");
+  o.has_product_overflow = r.next(0, 1, "has_product_overflow");
+  o.product_overflow = r.next(-10000, 10000, "product_overflow");
+  for (Flush* flush : {&o.flush_in, &o.flush_c, &o.flush_out}) *flush = Flush(r.next(0, 2, "flush"));
+  o.zero = ZeroRule(r.next(0, 2, "zero"));
+  o.rho = read_rho(r), o.products = read_rho(r), o.out = read_rho(r);
+  // Each node's children come before it: products, c, other nodes.
+  const int nodes = r.next(0, 1 << 15, "nodes");
+  for (int j = 0; j < nodes; ++j) {
+    const int children = r.next(1, 1 << 15, "children");
+    o.tree.push_back(children);
+    for (int i = 0; i < children; ++i) o.tree.push_back(r.next(0, products + j, "child"));
+  }
+  return o;
+}
+
 Spec read_spec(const i64* p, size_t n) {
   Reader r(p, n);
   Spec s{};
-  s.family = Family(r.next(0, 8, "family"));
+  s.family = Family(r.next(0, 10, "family"));
   s.L = r.next(1, 4096, "L");
   s.F = r.next(0, 64, "F");
   s.F2 = r.next(0, 64, "F2");
@@ -114,18 +164,14 @@ Spec read_spec(const i64* p, size_t n) {
   s.parts = r.next(0, 64, "parts");
   for (int i = 0; i < s.period; ++i) s.part_of[i] = r.next(0, s.parts - 1, "part");
   s.nan_ones = r.next(0, 1, "nan_ones");
+  s.overflow = Overflow(r.next(0, 2, "overflow"));
   s.step = r.next(1, i64(1) << 30, "step");
   s.block = r.next(0, i64(1) << 30, "block");
   s.a = read_format(r), s.b = read_format(r), s.c = read_format(r), s.d = read_format(r);
   if (s.block) s.scale = read_format(r);
+  if (s.family >= Family::fdpa) s.open = read_open(r, s.group);
   if (!r.done()) throw std::invalid_argument("spec is too long");
-  // Kernels and the exact evaluator write results of d's bytes: of IEEE's formats and bf16.
-  auto is = [](const Format& f, int width, int exponent_bits) {
-    return f.width == width && f.exponent_bits == exponent_bits;
-  };
-  bool ok = s.d.specials == Specials::ieee && s.d.dropped_bits == 0 &&
-            s.mantissa_bits <= s.d.mantissa_bits &&
-            (is(s.d, 64, 11) || is(s.d, 32, 8) || is(s.d, 16, 5) || is(s.d, 16, 8));
+  bool ok = is_result(s.d) && s.mantissa_bits <= s.d.mantissa_bits;
   switch (s.family) {
     case Family::fma:
       ok &= s.group == 1 && s.d.width >= 32 && s.mode == Mode::rne &&
@@ -140,9 +186,21 @@ Spec read_spec(const i64* p, size_t n) {
             s.a.exponent_bits <= 5 && s.b.exponent_bits <= 5;
       break;
     case Family::lowered: ok &= s.period > 0 && s.parts > 0 && s.group % s.period == 0; break;
+    case Family::fdpa:
+      // A pairwise instruction is evaluated as a whole.
+      ok &= s.group == s.L && s.open.rho.present && same(s.open.rho.format, s.d) &&
+            (!s.open.pairwise || s.step <= 1 << 20);
+      break;
+    case Family::sum_tree: {
+      const Rho& last = s.open.out.present ? s.open.out : s.open.rho;
+      ok &= s.group == s.step && s.open.rho.present && same(last.format, s.d) && !s.open.tree.empty() &&
+            !s.block && !s.open.pairwise;
+      break;
+    }
     default: ok &= s.group == s.L;
   }
-  if (s.family != Family::fma && s.family != Family::ftz && s.family != Family::e) ok &= s.F >= 1;
+  const bool cuts = s.family >= Family::t && s.family <= Family::lowered;
+  if (cuts) ok &= s.F >= 1;
   if (!ok) throw std::invalid_argument("spec: the fields do not fit together");
   return s;
 }

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "exact.hpp"
+#include "general.hpp"
 
 namespace bitmma::BITMMA_ISA {
 
@@ -25,13 +25,17 @@ template <class W, class... Args> void each(Again again, const Job& job, Args...
 // Decoded operands of a block, K in chunks so that memory stays flat; c travels through D.
 class ExactBlock {
  public:
-  explicit ExactBlock(const Job& job) : job_(job), s_(*job.spec), layout_(s_, job.K), eval_(s_) {
-    per_group_ = s_.family == Family::gst ? s_.L / s_.G : 1;
-    chunk_ = std::max<i64>(1, 4096 / s_.group) * s_.group;
+  explicit ExactBlock(const Job& job)
+      : job_(job), s_(*job.spec), layout_(s_, job.K), eval_(s_), general_(s_),
+        is_general_(s_.family >= Family::fdpa) {
+    per_group_ = s_.group / s_.scale_every();
+    // Whole instructions, where their steps are not a chain.
+    const i64 unit = s_.open.pairwise ? layout_.padded_step : s_.group;
+    chunk_ = std::max<i64>(1, 4096 / unit) * unit;
   }
 
   void run() {
-    constexpr i64 rows = 64, cols = 64;
+    const i64 rows = std::clamp<i64>(64 * 4096 / chunk_, 1, 64), cols = rows;
     for (i64 p0 = 0; p0 < layout_.total; p0 += chunk_) {
       i64 p1 = std::min(layout_.total, p0 + chunk_);
       for (i64 i0 = 0; i0 < job_.M; i0 += rows) {
@@ -67,10 +71,13 @@ class ExactBlock {
     i64 n = p1 - p0, groups = n / s_.group;
     const Format& f = p0 ? s_.d : s_.c;
     u64 code = 0;
-    eval_.chain(&a_[size_t(row * n)], &b_[size_t(col * n)], groups, exact::decode(f, c), code,
-                sa_.empty() ? nullptr : &sa_[size_t(row * groups * per_group_)],
-                sb_.empty() ? nullptr : &sb_[size_t(col * groups * per_group_)], p0 / s_.group,
-                layout_.padded_step / s_.group);
+    auto chain = [&](auto& evaluator) {
+      evaluator.chain(&a_[size_t(row * n)], &b_[size_t(col * n)], groups, exact::decode(f, c), code,
+                      sa_.empty() ? nullptr : &sa_[size_t(row * groups * per_group_)],
+                      sb_.empty() ? nullptr : &sb_[size_t(col * groups * per_group_)], p0 / s_.group,
+                      layout_.padded_step / s_.group);
+    };
+    is_general_ ? chain(general_) : chain(eval_);
     return code;
   }
 
@@ -87,7 +94,7 @@ class ExactBlock {
         *x++ = k < 0 ? none : exact::decode(f, load_code(m.at(i, k), f.bytes()));
       }
     if (!scales.data) return;
-    i64 every = s_.family == Family::gst ? s_.G : s_.group, blocks = (job_.K + s_.block - 1) / s_.block;
+    i64 every = s_.scale_every(), blocks = (job_.K + s_.block - 1) / s_.block;
     out_scales.resize(size_t((i1 - i0) * (n / every)));
     x = out_scales.data();
     for (i64 i = i0; i < i1; ++i)
@@ -105,6 +112,8 @@ class ExactBlock {
   const Spec& s_;
   Layout layout_;
   exact::Evaluator eval_;
+  exact::General general_;
+  bool is_general_;
   i64 per_group_, chunk_, pos_start_ = -1;
   std::vector<i64> pos_;
   std::vector<exact::Number> a_, b_, sa_, sb_;

@@ -2,6 +2,7 @@
 // Nothing here knows of instructions or GPUs.
 #pragma once
 #include <cstdint>
+#include <vector>
 
 #define BITMMA_INLINE __attribute__((always_inline)) inline
 
@@ -33,8 +34,31 @@ struct Format {
   }
 };
 
-enum class Family : int { fma, ftz, e, t, st, gst, tr, gtr, lowered };
+enum class Family : int { fma, ftz, e, t, st, gst, tr, gtr, lowered, fdpa, sum_tree };
 enum class Mode : int { rne, rna, rz, rd, ru, ra };
+enum class Overflow : int { inf, saturate, ieee };
+enum class Flush : int { no, zero, sign };
+enum class ZeroRule : int { plus, signed_, ieee };
+
+struct Rho {
+  bool present;
+  Mode mode;
+  int kept;  // mantissa bits
+  Overflow overflow;
+  Format format;
+};
+
+// What FDPA and SumTree have besides: see bitmma.models. F's are -1 where nothing is cut.
+struct Open {
+  int F, F_c, F_groups, F2, F_sum;
+  Mode cut, cut_c, cut_groups, cut2, cut_sum;
+  int late, renormalise, groups, pairwise;
+  int has_e_zero, has_e_sum, e_sum, drop_c, has_product_overflow, product_overflow;
+  Flush flush_in, flush_c, flush_out;
+  ZeroRule zero;
+  Rho rho, products, out;  // out: SumTree's second; products: rho_products or rho_product
+  std::vector<int> tree;   // the nodes in order: how many children, then their indices
+};
 
 // One model, flattened. Fields a family does not have are 0.
 struct Spec {
@@ -44,6 +68,7 @@ struct Spec {
   int e_zero;           // exponent a zero c takes part with
   Mode mode;            // rho
   int mantissa_bits;    // kept by rho
+  Overflow overflow;    // of rho
   int group;            // products of one step of the chain (L, P, 1, or Lowered's K)
   int period;           // Lowered: number of index classes; else 0
   int parts;            // Lowered: number of parts
@@ -52,6 +77,12 @@ struct Spec {
   int step;             // products of one instruction; K is filled up with +0 to a multiple
   int block;            // k that share one scale, 0: no scales
   Format a, b, c, d, scale;
+  Open open;
+
+  // Neighbouring products that have one scale by the model, whatever the block.
+  BITMMA_INLINE int scale_every() const {
+    return family == Family::gst ? G : family == Family::fdpa ? 1 : group;
+  }
 };
 
 // A matrix of codes anywhere in memory; strides in bytes.

@@ -11,7 +11,9 @@ import contextlib
 import functools
 import os
 import threading
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,22 @@ import numpy.typing as npt
 
 from bitmma import _native, formats, reference
 from bitmma.formats import Format
-from bitmma.models import FAMILIES, FDPA, GSTFDPA, Lowered, Model, SumTree, check_k
+from bitmma.models import (
+    FAMILIES,
+    FDPA,
+    FLUSHES,
+    GSTFDPA,
+    OVERFLOWS,
+    STFDPA,
+    TFDPA,
+    ZERO_RULES,
+    Conversion,
+    Lowered,
+    Model,
+    SumTree,
+    as_family,
+    check_k,
+)
 
 __all__ = ["dpa", "mma", "thread_count"]
 
@@ -251,12 +268,17 @@ if hasattr(os, "register_at_fork"):
 # --- what the native module is told ---------------------------------------------------------------
 
 
+def _kernel_family(model: FDPA, scale: str | None, block: int | None) -> Model | None:
+    """The family that the FDPA is a value of, for the sake of its kernel."""
+    family = as_family(model)
+    if scale is None or block is None:
+        return family
+    if isinstance(family, TFDPA) and scale == "ue8m0" and block % family.L == 0:
+        return STFDPA(family.L, family.F, family.rho, family.e_zero)
+    return None
+
+
 def _native_can(model: Model, a_format: str, b_format: str) -> bool:
-    if isinstance(model, FDPA | SumTree):
-        return False
-    rho = getattr(getattr(model, "unit", model), "rho", None)
-    if rho is not None and rho.overflow != "inf":
-        return False
     if isinstance(model, GSTFDPA):
         return max(formats.get(a_format).width, formats.get(b_format).width) <= 8
     if isinstance(model, Lowered):
@@ -271,26 +293,31 @@ def _spec(
     """The model and formats in the order of native/module.cpp's read_spec; None: it cannot."""
     if not _native_can(model, a, b):
         return None
+    if isinstance(model, FDPA):
+        model = _kernel_family(model, scale, block) or model
     unit = model.unit if isinstance(model, Lowered) else model
-    rho = getattr(unit, "rho", None)
+    rho = None if isinstance(unit, SumTree) else getattr(unit, "rho", None)
+    general = model if isinstance(model, FDPA | SumTree) else None
     d = formats.get(model.d)
     period = sum(map(len, model.parts)) if isinstance(model, Lowered) else 0
     parts = model.parts if isinstance(model, Lowered) else ()
     part_of = {i: n for n, part in enumerate(parts) for i in part}
-    fields = [
+    words = [
         FAMILIES.index(type(model)),
-        getattr(unit, "L", 1), getattr(unit, "F", 0), getattr(unit, "F2", 0),
-        getattr(unit, "G", 0), getattr(unit, "P", 0), getattr(unit, "e_zero", 0),
+        getattr(unit, "L", 1), *((0, 0) if general else (getattr(unit, x, 0) for x in ("F", "F2"))),
+        getattr(unit, "G", 0), getattr(unit, "P", 0), getattr(unit, "e_zero", 0) or 0,
         _MODES.index(rho.mode) if rho else 0,
         (rho.mantissa_bits if rho else None) or d.mantissa_bits,
         model.group, period, len(parts), *(part_of[i] for i in range(period)),
-        int(model.nan == "ones"), step, block or 0,
+        int(model.nan == "ones"), OVERFLOWS.index(rho.overflow) if rho else 0, step, block or 0,
     ]  # fmt: skip
     for fmt in (formats.get(a), formats.get(b), formats.get(c), d):
-        fields += _format_fields(fmt)
+        words += _format_fields(fmt)
     if block:
-        fields += _format_fields(formats.get(scale or ""))
-    spec = np.array(fields, np.int64)
+        words += _format_fields(formats.get(scale or ""))
+    if general is not None:
+        words += _open_fields(general)
+    spec = np.array(words, np.int64)
     spec.flags.writeable = False
     return spec
 
@@ -299,6 +326,46 @@ def _format_fields(fmt: Format) -> list[int]:
     return [
         fmt.width, fmt.exponent_bits, fmt.mantissa_bits, fmt.bias, _SPECIALS.index(fmt.specials),
         int(fmt.signed), fmt.dropped_bits,
+    ]  # fmt: skip
+
+
+def _open_fields(model: FDPA | SumTree) -> list[int]:
+    """What the general models have besides, in the order of read_open."""
+    choices: tuple[tuple[str, Sequence[str]], ...] = (
+        *((name, _MODES) for name in ("cut", "cut_c", "cut_groups", "cut2", "cut_sum")),
+        *((name, FLUSHES) for name in ("flush_in", "flush_c", "flush_out")),
+        ("zero", ZERO_RULES), ("c", ("early", "late")), ("order", ("chain", "pairwise")),
+    )  # fmt: skip
+    # A SumTree has some of these fields: for the others, any value does.
+    x = {f.name: getattr(model, f.name) for f in fields(model)}
+    x = {f.name: f.default for f in fields(FDPA)} | x
+    x |= {name: words.index(x[name]) for name, words in choices}
+
+    def known(name: str) -> list[int]:
+        return [int(x[name] is not None), x[name] or 0]
+
+    bits = [x[name] for name in ("F", "F_c", "F_groups", "F2", "F_sum")]
+    tree = model.nodes if isinstance(model, SumTree) else ()
+    return [
+        *(-1 if F is None else F for F in bits),
+        *(x[name] for name, words in choices if words is _MODES),
+        x["c"], int(x["renormalise"]), x["groups"], x["order"],
+        int(x["e_zero"] is not None), *known("e_sum"),
+        -1 if x["drop_c"] is None else x["drop_c"], *known("product_overflow"),
+        x["flush_in"], x["flush_c"], x["flush_out"], x["zero"],
+        *_rho_fields(x["rho"]), *_rho_fields(x["rho_products"] or x.get("rho_product")),
+        *_rho_fields(x.get("out")),
+        len(tree), *(i for node in tree for i in (len(node), *node)),
+    ]  # fmt: skip
+
+
+def _rho_fields(rho: Conversion | None) -> list[int]:
+    if rho is None:
+        return [0]
+    fmt = formats.get(rho.format)
+    return [
+        1, _MODES.index(rho.mode), rho.mantissa_bits or fmt.mantissa_bits,
+        OVERFLOWS.index(rho.overflow), *_format_fields(fmt),
     ]  # fmt: skip
 
 

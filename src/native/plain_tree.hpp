@@ -1,0 +1,104 @@
+// SumTrees in the machine's own arithmetic: additions and fused multiply-adds of float or double, to
+// nearest, which is what BLAS kernels, NumPy and PyTorch do. One output at a time.
+#pragma once
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "exact.hpp"
+
+namespace bitmma::BITMMA_ISA::exact {
+
+template <class T> class PlainTree {
+ public:
+  explicit PlainTree(const Spec& s) : s_(s) {
+    if (s.family != Family::sum_tree || !plan()) steps_.clear();
+  }
+  // Whether T's operations give the tree's bits.
+  bool holds() const { return !steps_.empty(); }
+
+  // The code of the root, before a second rounding.
+  u64 operator()(const Number* a, const Number* b, const Number& c) {
+    T* v = values_.data();
+    const int K = s_.group;
+    if (products_fit_)
+      for (int i = 0; i < K; ++i) v[i] = number(a[i]) * number(b[i]);
+    v[K] = uses_c_ ? number(c) : 0;
+    T* node = v + K;
+    for (const Step& step : steps_) {
+      switch (step.op) {
+        case Op::value: *++node = v[step.x]; break;
+        case Op::product: *++node = number(a[step.y]) * number(b[step.y]); break;
+        case Op::add: *++node = v[step.x] + v[step.y]; break;
+        case Op::multiply_add: *++node = multiply_add(number(a[step.y]), number(b[step.y]), v[step.x]); break;
+      }
+    }
+    if (*node != *node) return nan_code(s_, s_.open.rho.format);
+    if constexpr (sizeof(T) == 4) return __builtin_bit_cast(u32, *node);
+    else return __builtin_bit_cast(u64, *node);
+  }
+
+ private:
+  using Limits = std::numeric_limits<T>;
+  enum class Op : u8 { value, product, add, multiply_add };
+  struct Step {
+    Op op;
+    int x, y;  // x is a value; y a value or, for products, an index
+  };
+
+  // Every node has one or two children, of which at most one is a product that T cannot hold.
+  bool plan() {
+    const Open& o = s_.open;
+    auto native = [](const Rho& rho) {
+      return rho.format.width == 8 * int(sizeof(T)) && rho.mode == Mode::rne &&
+             rho.kept == Limits::digits - 1 && rho.overflow != Overflow::saturate;
+    };
+    if (!native(o.rho) || (o.products.present && !native(o.products)) || o.flush_out != Flush::no ||
+        o.zero != ZeroRule::ieee || !fits(s_.a) || !fits(s_.b))
+      return false;
+    products_fit_ = o.products.present || fits(product_bits(), lowest_product(), highest_product());
+    const int K = s_.group;
+    auto open = [&](int i) { return i < K && !products_fit_; };
+    for (size_t at = 0; at < o.tree.size(); at += size_t(o.tree[at]) + 1) {
+      const int count = o.tree[at];
+      int x = o.tree[at + 1], y = count > 1 ? o.tree[at + 2] : x;
+      if (count == 2 && open(x)) std::swap(x, y);
+      if (count > 2 || (count == 2 && open(x))) return false;
+      uses_c_ |= x == K || y == K;
+      if (count == 1) steps_.push_back({open(y) ? Op::product : Op::value, x, y});
+      else steps_.push_back({open(y) ? Op::multiply_add : Op::add, x, y});
+    }
+    values_.resize(size_t(K) + 1 + steps_.size());
+    return !uses_c_ || (fits(s_.c) && fits(s_.d));
+  }
+  // Whether T holds all numbers of so many significant bits, multiples of 2^lowest, below 2^highest.
+  static bool fits(int significant_bits, int lowest, int highest) {
+    return significant_bits <= Limits::digits && lowest >= Limits::min_exponent - Limits::digits &&
+           highest <= Limits::max_exponent;
+  }
+  static bool fits(const Format& f) {
+    return fits(f.mantissa_bits + 1, f.min_exponent() - f.mantissa_bits, f.max_exponent() + 1);
+  }
+  int product_bits() const { return s_.a.mantissa_bits + s_.b.mantissa_bits + 2; }
+  int lowest_product() const {
+    return s_.a.min_exponent() - s_.a.mantissa_bits + s_.b.min_exponent() - s_.b.mantissa_bits;
+  }
+  int highest_product() const { return s_.a.max_exponent() + s_.b.max_exponent() + 2; }
+
+  static T number(const Number& x) {
+    if (x.kind >= inf) return x.kind == nan ? T(NAN) : x.sign ? -T(INFINITY) : T(INFINITY);
+    auto power = [](int e) { return __builtin_bit_cast(double, u64(e + 1023) << 52); };
+    const double y = x.q >= -1022 ? double(x.significand) * power(x.q)
+                                  : double(x.significand) * power(x.q + 500) * 0x1p-500;
+    return T(x.sign ? -y : y);
+  }
+  static float multiply_add(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+  static double multiply_add(double a, double b, double c) { return __builtin_fma(a, b, c); }
+
+  const Spec& s_;
+  std::vector<Step> steps_;
+  std::vector<T> values_;
+  bool products_fit_ = false, uses_c_ = false;
+};
+
+}  // namespace bitmma::BITMMA_ISA::exact
