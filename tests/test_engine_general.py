@@ -29,6 +29,7 @@ from bitmma.models import (
     TFDPA,
     TRFDPA,
     Conversion,
+    Lowered,
     Model,
     SumTree,
     as_fdpa,
@@ -242,7 +243,8 @@ def test_families_that_saturate_run_exactly(assert_same_bits: Check) -> None:
     for overflow in ("saturate", "ieee"):
         for mode in ("RNE", "RZ", "RD", "RU"):
             rho = Conversion(mode, "f16", 7, overflow)
-            for model in (TFDPA(4, 25, rho, -21), TRFDPA(4, 24, 31, rho), EFDPA(4, rho)):
+            unit_of = TFDPA(4, 25, rho, -21)
+            for model in (unit_of, TRFDPA(4, 24, 31, rho), EFDPA(4, rho), Lowered(8, unit_of)):
                 traces = compare(unit(model, "f16", "f16", "f16", 8), 78, 6, assert_same_bits)
                 assert sum(formats.get("f16").decode(t.result).exponent == 15 for t in traces) >= 3
 

@@ -766,7 +766,8 @@ def _open_step(work: _Work, model: FDPA, lanes: Sequence[int], c: _Operand | Non
     if c is not None:
         term = Term("c", addend.n, addend.q, addend.e if e_c is None else e_c)
         c_term = _cut(term, e, model.F_c, model.cut_c)
-        if model.drop_c is not None and e is not None and term.e < e - model.drop_c:
+        far = model.drop_c is not None and e is not None and term.e < e - model.drop_c
+        if addend.n and far:
             c_term = c_term._replace(kept=0)
             notes.append(f"c lies more than {model.drop_c} below {e} and counts as 0")
         total = _exact_sum([total, (c_term.kept, c_term.unit)])

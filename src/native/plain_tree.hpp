@@ -87,10 +87,10 @@ template <class T> class PlainTree {
 
   static T number(const Number& x) {
     if (x.kind >= inf) return x.kind == nan ? T(NAN) : x.sign ? -T(INFINITY) : T(INFINITY);
-    auto power = [](int e) { return __builtin_bit_cast(double, u64(e + 1023) << 52); };
-    const double y = x.q >= -1022 ? double(x.significand) * power(x.q)
-                                  : double(x.significand) * power(x.q + 500) * 0x1p-500;
-    return T(x.sign ? -y : y);
+    auto power = [&](int e) { return __builtin_bit_cast(double, u64(x.sign) << 63 | u64(e + 1023) << 52); };
+    const double y = double(i64(x.significand));  // below 2^53
+    if (sizeof(T) == 8 && x.q < -1022) return T(y * power(x.q + 500) * 0x1p-500);
+    return T(y * power(x.q));
   }
   static float multiply_add(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
   static double multiply_add(double a, double b, double c) { return __builtin_fma(a, b, c); }
