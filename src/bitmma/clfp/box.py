@@ -305,7 +305,7 @@ class _Worker:
     def __init__(self, fn: Callable[..., Any]) -> None:
         self._fn = fn
         self._todo: queue.SimpleQueue[list[Codes] | None] = queue.SimpleQueue()
-        self._done: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
         threading.Thread(target=self._run, name="bitmma-probe", daemon=True).start()
 
     def _run(self) -> None:
@@ -313,7 +313,7 @@ class _Worker:
             while (arrays := self._todo.get()) is not None:
                 try:
                     self._done.put((self._fn(*arrays), None))
-                except Exception as error:
+                except BaseException as error:  # Ctrl-C too: it belongs to the caller
                     self._done.put((None, error))
 
     def stop(self) -> None:

@@ -93,8 +93,19 @@ def _fused(model: FDPA, box: Box) -> tuple[FDPA, list[str]]:
     if model.F_sum is None:
         changes |= {"cut_sum": "RZ", "e_sum": None}
     F = changes.get("F", model.F)
+    F_c = changes.get("F_c", model.F_c)
+    if model.drop_c is not None and F_c is not None:
+        below = {"RZ": F_c, "RNE": F_c + 1, "RNA": F_c + 1}.get(model.cut_c)
+        if below is not None and model.drop_c >= below:
+            changes["drop_c"] = None
+            why.append("drop_c: a c so small is cut to 0 all the same")
+    elif model.drop_c is not None and model.drop_c >= everything and not scaled:
+        changes["drop_c"] = None
     early = model.c == "early" and model.groups == 1
-    if early and model.e_zero is not None and not scaled:
+    if model.e_zero is not None and not scaled and model.e_zero < _visible(box, model):
+        changes["e_zero"] = None
+        why.append(f"e_zero: below {_visible(box, model)} no sum it decides is seen in the output")
+    elif early and model.e_zero is not None and not scaled:
         if F is None:
             changes["e_zero"] = None
         elif model.e_zero <= max(low, last + F):
@@ -110,11 +121,33 @@ def _fused(model: FDPA, box: Box) -> tuple[FDPA, list[str]]:
         if not nearest and box.k * 2 ** (Range(box).high + 2) < 2**room:
             changes["rho"] = dataclasses.replace(rho, overflow="inf")
             why.append("overflow: no sum reaches beyond the largest number")
-    if model.zero == "plus":  # -0 is never returned, so nothing tells a flushed sign
+    kept = fd.mantissa_bits if rho.mantissa_bits is None else rho.mantissa_bits
+    within = model.e_sum is None or model.e_sum <= fd.min_exponent
+    if model.F_sum is not None and within:
+        # Cut to more bits than are kept, and in the same direction, or only below half a step.
+        alike = model.cut_sum == rho.mode and rho.mode in ("RZ", "RD", "RU", "RA")
+        halves = model.cut_sum == "RZ" and rho.mode == "RNA"
+        if (alike and model.F_sum >= kept) or (halves and model.F_sum > kept):
+            changes |= {"F_sum": None, "cut_sum": "RZ", "e_sum": None}
+            why.append(f"F_sum: {kept + halves} and more are alike, the output keeps {kept}")
+    if model.flush_out == "zero":  # which makes +0 of -0
+        changes["zero"] = "plus"
+    if changes.get("zero", model.zero) == "plus":  # -0 is never returned, so nothing tells a flushed sign
         for field in ("flush_in", "flush_c", "flush_out"):
             if getattr(model, field) == "sign":
                 changes[field] = "zero"
     return dataclasses.replace(model, **changes), why
+
+
+def _visible(box: Box, model: FDPA) -> int:
+    """Products below 2 to this power, however many and cut in any way, sum up to an output of 0."""
+    fd, rho = formats.get(model.d), model.rho
+    if rho.mode not in ("RZ", "RNE", "RNA"):
+        return -(1 << 30)
+    kept = fd.mantissa_bits if rho.mantissa_bits is None else rho.mantissa_bits
+    least = fd.min_exponent if model.flush_out != "no" else fd.min_exponent - kept
+    # A product is below 4 in its exponent's unit, and cutting at most doubles it; then half a step.
+    return least - 4 - (box.k - 1).bit_length()
 
 
 _General = TypeVar("_General", FDPA, SumTree)

@@ -9,6 +9,7 @@ asking the box. The claim at the end is no larger than what was tested.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +41,8 @@ _STARTS = 6
 #: With a model found, other starts are followed if less than one answer in so many is wrong.
 _NEAR = 50
 _RIVALS = 64
+#: Outputs of models compared with each other in one search.
+_SEARCHED = 2_000_000
 _TRACED = 400
 _CHUNK = 1 << 17
 
@@ -230,11 +233,12 @@ class _Run:
 
     def separate(self, models: list[Model]) -> list[Model]:
         """All that agree so far and lie next to each other, told apart as far as can be."""
-        rivals = self.closure(models)
+        bases = models
+        rivals = self.closure(bases)
         for turn in range(6):
             if len(rivals) == 1:
                 break
-            asked = self.disagreement(rivals, self.share(2000) << turn)
+            asked = self.disagreement(rivals, turn)
             if asked is not None:
                 self.keep_inputs(asked, self.learn(asked))
                 left = [m for m in rivals if self.evidence.fits(m)]
@@ -245,23 +249,25 @@ class _Run:
                 )
                 if not left:
                     return []
-                rivals = self.closure(left)
+                bases = [m for m in bases if m in left] or left[:1]
+                rivals = self.closure(bases)
         return rivals
 
     def closure(self, models: list[Model]) -> list[Model]:
         """These and their neighbours that reproduce every answer; bounded."""
         found = dict.fromkeys(models)
         for m in models:
-            found |= dict.fromkeys(self.space.neighbours(m, self.evidence))
+            found |= dict.fromkeys(self.space.rivals(m, self.evidence))
             if len(found) > _RIVALS:
                 break
         return list(found)[:_RIVALS]
 
-    def disagreement(self, rivals: list[Model], count: int) -> Dots | None:
-        """Dot products that tell rivals apart: a few for each pair of neighbours."""
+    def disagreement(self, rivals: list[Model], turn: int) -> Dots | None:
+        """Dot products that tell rivals from the first: a few each, of more inputs each turn."""
         found: list[Dots] = []
         first = rivals[0]
-        for aim in (first, rivals[-1]):
+        count = min(self.share(2000) << turn, _SEARCHED // (len(rivals) * self.box.spec.n))
+        for aim in (first, rivals[1 + turn % (len(rivals) - 1)]):
             calls = self.box.tiles(aimed(self.box, aim, count, self.fresh()))
             base = predict_calls(self.box, first, calls)
             for other in rivals[1:]:
@@ -403,6 +409,7 @@ class _Run:
         return model
 
 
+@functools.cache
 def _catalogue_models() -> list[Model]:
     return list(dict.fromkeys(entry.model for entry in isa.catalogue()))
 

@@ -13,6 +13,8 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
+
 from bitmma import formats, models
 from bitmma.clfp.box import Box
 from bitmma.clfp.equivalence import canonical
@@ -42,6 +44,9 @@ Stage = tuple[str, list[Model]]
 
 #: In trees of so many products each is tried rounded and not.
 _TOGGLED = 64
+
+#: Values of one parameter that are told apart at a time.
+_RIVALS = 6
 
 
 class Space:
@@ -119,6 +124,9 @@ class Space:
                 continue
             yield FDPA(L, c="early", **first)
             yield FDPA(L, c="late", **first)
+            # What was measured may be the cut of the joint sum.
+            joint = {**first, "F": None, "F2": first["F"], "cut2": first["cut"], "c": "late"}
+            yield FDPA(L, **joint)
             if facts.get("F") and form == "early":
                 F2 = facts["F"] + 8
                 yield FDPA(L, c="late", F2=F2, cut2="RD", F_sum=F2 - 1, cut_sum="RD", **first)
@@ -203,6 +211,15 @@ class Space:
     def neighbours(self, model: Model, evidence: Evidence) -> list[Model]:
         """Models one parameter away that reproduce every answer too."""
         return [x for _, found in self.variations(model) for x in found if evidence.fits(x)]
+
+    def rivals(self, model: Model, evidence: Evidence) -> list[Model]:
+        """Some of the neighbours: of every parameter the first, the last and a few between."""
+        found: list[Model] = []
+        for _, others in self.variations(model):
+            fitting = [x for x in others if evidence.fits(x)]
+            picked = np.unique(np.linspace(0, len(fitting) - 1, _RIVALS).astype(int))
+            found += [fitting[i] for i in picked if fitting]
+        return found
 
 
 def _binary(tree: Tree) -> bool:

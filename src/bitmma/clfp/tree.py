@@ -28,9 +28,9 @@ __all__ = ["Node", "Tree", "TreeReading", "fold", "from_text", "leaves", "read_t
 _ALL_PAIRS = 80
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Node:
-    """One addition.
+    """One addition. Compared, hashed and shown as `to_text` writes it, however deep.
 
     Attributes:
         children: leaves (lane numbers; k is c) and nodes, in no particular order.
@@ -40,6 +40,15 @@ class Node:
 
     children: tuple[int | Node, ...]
     kind: Literal["add", "fused", "exact"]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Node) and to_text(self) == to_text(other)
+
+    def __hash__(self) -> int:
+        return hash(to_text(self))
+
+    def __repr__(self) -> str:
+        return f"<{to_text(self)}>"
 
 
 Tree = int | Node
@@ -103,6 +112,7 @@ def text(tree: Tree, k: int) -> str:
         both = list(zip(node.children, parts, strict=True))
         inner = [part for child, part in both if isinstance(child, Node)]
         lanes = sorted(child for child in node.children if isinstance(child, int))
+        lanes.sort(key=lambda lane: lane != k)  # c first
         if node.kind == "add":
             return f"({' + '.join([*inner, *map(name, lanes)])})"
         return f"{node.kind}({', '.join([*inner, *_runs(lanes, k)])})"
