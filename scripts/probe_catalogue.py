@@ -76,7 +76,8 @@ def main() -> None:
         found = verdict(spec, e.model, report, options.outputs)
         wrong += found.startswith("WRONG")
         print(
-            f"{found:12} {report.status:10} {seconds[-1]:5.1f} s  {e.gpu} {e.name}: {report.model!r}"
+            f"{found:12} {report.status:10} {seconds[-1]:5.1f} s  "
+            f"{e.gpu} {e.name}: {report.model!r}"
             + (f" and {len(report.candidates) - 1} more" if len(report.candidates) > 1 else ""),
             flush=True,
         )

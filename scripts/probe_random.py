@@ -13,7 +13,6 @@ import numpy as np
 from probe_catalogue import verdict
 
 import bitmma
-
 from bitmma.clfp import BlackBox, probe
 from bitmma.formats import ROUNDINGS
 from bitmma.models import FDPA, Conversion, Model
@@ -43,7 +42,8 @@ def draw(seed: int) -> tuple[Model, BlackBox]:
         F2=F_c if late and not exact else None, cut2=one("RZ", *_MODES),
         rho=rho, flush_in=one("no", "no", "zero"), flush_c=one("no", "no", "zero"),
         flush_out=one("no", "no", "zero"), renormalise=one(False, False, True),
-        order=one("chain", "chain", "pairwise"), zero=one("plus", "signed"), nan=one("ones", "quiet"),
+        order=one("chain", "chain", "pairwise"), zero=one("plus", "signed"),
+        nan=one("ones", "quiet"),
     )  # fmt: skip
     k = min(32, L * int(one(1, 2, 4)))
 

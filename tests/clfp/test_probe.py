@@ -193,7 +193,10 @@ def test_what_counts_as_equal_is_equal(seed: int) -> None:
         joined, why = canonical(model, box)
         x = aimed(box, model, 3_000, seed)
         assert same(
-            box.formats[3], predict(box, model, x), predict(box, joined, x), nan=model.nan == "quiet"
+            box.formats[3],
+            predict(box, model, x),
+            predict(box, joined, x),
+            nan=model.nan == "quiet",
         ).all(), (model, joined, why)
 
 

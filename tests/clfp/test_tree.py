@@ -22,7 +22,10 @@ def chain(p: Any, c: Any) -> Any:
 def pairwise(p: Any, c: Any) -> Any:
     sums = list(p)
     while len(sums) > 1:
-        sums = [*(x + y for x, y in zip(sums[::2], sums[1::2])), *sums[len(sums) // 2 * 2 :]]
+        sums = [
+            *(x + y for x, y in zip(sums[::2], sums[1::2], strict=False)),
+            *sums[len(sums) // 2 * 2 :],
+        ]
     return sums[0] + c
 
 

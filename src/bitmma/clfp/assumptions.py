@@ -138,13 +138,11 @@ def _changes(box: Box, rng: np.random.Generator) -> Iterator[tuple[str, Any, Cod
 
 def _one_at_a_time(box: Box, seed: int) -> str:
     base = _some(box, 2, seed + 2)
-    other: Dots = base[1:2]
+    other = base[1:2]
     base = base[:1]
     before = box.mma(base)
     changes = list(_changes(box, np.random.default_rng(seed)))
-    calls = Dots(
-        *(None if x is None else np.repeat(x, len(changes), axis=0) for x in tuple(base))
-    )
+    calls = base.each(lambda x: np.repeat(x, len(changes), axis=0))
     for t, (operand, at, _) in enumerate(changes):
         match operand:
             case "a":

@@ -14,7 +14,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -33,7 +33,8 @@ Codes = npt.NDArray[Any]
 _ELEMENTS_PER_CALL = 1 << 21
 
 
-class Dots(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Dots:
     """Dot products as raw codes: a, b (N, k); c (N,); scale_a, scale_b (N, k/block) or None."""
 
     a: Codes
@@ -42,9 +43,14 @@ class Dots(NamedTuple):
     scale_a: Codes | None = None
     scale_b: Codes | None = None
 
-    def __getitem__(self, index: Any) -> Any:
+    def each(self, change: Callable[[Codes], Codes]) -> Dots:
+        """The same with every operand changed in one way."""
+        scale_a, scale_b = (None if x is None else change(x) for x in (self.scale_a, self.scale_b))
+        return Dots(change(self.a), change(self.b), change(self.c), scale_a, scale_b)
+
+    def __getitem__(self, index: Any) -> Dots:
         """Some of them: by a slice, a mask or an array of indices."""
-        return Dots(*(None if x is None else x[index] for x in tuple(self)))
+        return self.each(lambda x: x[index])
 
     @property
     def count(self) -> int:
@@ -52,8 +58,19 @@ class Dots(NamedTuple):
 
     @staticmethod
     def join(parts: Sequence[Dots]) -> Dots:
-        columns = zip(*map(tuple, parts), strict=True)
-        return Dots(*(None if x[0] is None else np.concatenate(x) for x in columns))
+        """All of them, one after the other."""
+
+        def scales(codes: list[Codes | None]) -> Codes | None:
+            found = [x for x in codes if x is not None]
+            return np.concatenate(found) if found else None
+
+        return Dots(
+            np.concatenate([x.a for x in parts]),
+            np.concatenate([x.b for x in parts]),
+            np.concatenate([x.c for x in parts]),
+            scales([x.scale_a for x in parts]),
+            scales([x.scale_b for x in parts]),
+        )
 
 
 class BoxError(Exception):
@@ -138,9 +155,7 @@ class Box:
         probe: what is being done; errors name it.
     """
 
-    def __init__(
-        self, spec: BlackBox, limit: float = 60.0, journal: Journal | None = None
-    ) -> None:
+    def __init__(self, spec: BlackBox, limit: float = 60.0, journal: Journal | None = None) -> None:
         self.spec = spec
         self.journal = journal
         self.limit = limit
@@ -235,7 +250,7 @@ class Box:
         fmts = (*self.formats[:3], self.scale_format, self.scale_format)
         given = [
             _values(fmt, codes)
-            for codes, fmt in zip(tuple(x), fmts, strict=True)
+            for codes, fmt in zip((x.a, x.b, x.c, x.scale_a, x.scale_b), fmts, strict=True)
             if codes is not None and fmt is not None
         ]
         out = np.empty((len(x.a), s.m, s.n), self.formats[3].code_dtype)

@@ -53,11 +53,9 @@ def _truncated(
     why: list[str] = []
     low, last, everything = _span(box, model)
     changes: dict[str, Any] = {}
-    if model.F >= everything:
+    if everything <= model.F:
         changes["F"] = everything
-        why.append(
-            f"F: {everything} and more are alike, no term reaches further below the largest"
-        )
+        why.append(f"F: {everything} and more are alike, no term reaches further below the largest")
     never = max(low, last + changes.get("F", model.F))
     if model.e_zero <= never:
         changes["e_zero"] = never
@@ -81,7 +79,7 @@ def _fused(model: FDPA, box: Box) -> tuple[FDPA, list[str]]:
     scaled = box.scale_format is not None
     for field, cut in (("F", "cut"), ("F_c", "cut_c"), ("F_groups", "cut_groups")):
         F = getattr(model, field)
-        if F is not None and F >= everything and not scaled:
+        if F is not None and everything <= F and not scaled:
             changes[field] = None
             why.append(f"{field}: {everything} and more are alike, nothing is cut")
         if changes.get(field, F) is None:
@@ -132,7 +130,9 @@ def _fused(model: FDPA, box: Box) -> tuple[FDPA, list[str]]:
             why.append(f"F_sum: {kept + halves} and more are alike, the output keeps {kept}")
     if model.flush_out == "zero":  # which makes +0 of -0
         changes["zero"] = "plus"
-    if changes.get("zero", model.zero) == "plus":  # -0 is never returned, so nothing tells a flushed sign
+    if (
+        changes.get("zero", model.zero) == "plus"
+    ):  # -0 is never returned, so nothing tells a flushed sign
         for field in ("flush_in", "flush_c", "flush_out"):
             if getattr(model, field) == "sign":
                 changes[field] = "zero"

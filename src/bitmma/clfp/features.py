@@ -12,7 +12,7 @@ section 3. Products renormalised are told by 1.5 · 1.5: products below 2 show n
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
@@ -243,16 +243,16 @@ def _renormalised(bench: Bench) -> Reading | None:
     e = min(bench.e, bench.range.high) - 1
     last = _TWO ** (e - F)
     fa, fb = bench.box.formats[:2]
-    pair = [
-        code(fmt, Fraction(3, 2) * _TWO**x) for fmt, x in ((fa, e // 2), (fb, e - e // 2))
-    ]
+    pair = [code(fmt, Fraction(3, 2) * _TWO**x) for fmt, x in ((fa, e // 2), (fb, e - e // 2))]
     x = blank(bench.box, 2)
     if None in pair or not all(put(bench.box, x, i, small, last * (2 - i)) for i in range(2)):
         return None
     x.a[:, [big, minus]], x.b[:, [big, minus]] = pair
     x.a[:, minus] |= fa.sign_bit
     d = formats.decode(bench.ask(x), bench.box.formats[3])
-    bench.evidence += [(f"1.5·1.5·2^{e}, its negative, {_number(last * (2 - i))}", repr(d[i])) for i in range(2)]
+    bench.evidence += [
+        (f"1.5·1.5·2^{e}, its negative, {_number(last * (2 - i))}", repr(d[i])) for i in range(2)
+    ]
     if d[0] != float(last * 2):
         return None
     bench.facts["renormalise"] = bool(d[1] != float(last))
@@ -270,9 +270,7 @@ def _parity(bench: Bench) -> Reading | None:
     big, minus, _ = bench.lanes
     group = [i for i in range(k) if i not in (big, minus)]
     half = U / 2 ** (F + 1)
-    rows = [
-        {big: U, minus: -U, i: -half} for i in group
-    ]
+    rows = [{big: U, minus: -U, i: -half} for i in group]
     found = bench.sums(rows)
     bench.facts["parity"] = len({d for d in found if d is not None}) > 1
     values = sorted({d for d in found if d is not None})
@@ -358,7 +356,9 @@ def _overflow(bench: Bench) -> Reading | None:
             x.a[row, :], x.b[row, :] = fa.max_code | (fa.sign_bit if sign else 0), fb.max_code
         else:
             for lane in (0, min(1, k - 1)):
-                put(box, x, row, lane, (-1) ** sign * _TWO ** min(bench.range.high, fd.max_exponent))
+                put(
+                    box, x, row, lane, (-1) ** sign * _TWO ** min(bench.range.high, fd.max_exponent)
+                )
     d = bench.ask(x)
     kinds = [fd.decode(int(code)).kind for code in d]
     bench.evidence += [(f"row {i}", f"{int(code):#x}") for i, code in enumerate(d)]
@@ -432,7 +432,9 @@ def _subnormals_out(bench: Bench) -> Reading | None:
     return "kept", "results go down to the smallest subnormal"
 
 
-@_probe("exponent of a zero c", "c = 0; a last bit of the output and ever smaller products beside it")
+@_probe(
+    "exponent of a zero c", "c = 0; a last bit of the output and ever smaller products beside it"
+)
 def _e_zero(bench: Bench) -> Reading | None:
     fd = bench.box.formats[3]
     F = bench.facts.get("F")
@@ -506,9 +508,9 @@ def _symmetry(bench: Bench) -> Reading | None:
     box = bench.box
     fa, _, fc, fd = box.formats
     x = aimed(box, neutral(box), 200, 5, ("narrow", "cancel"))
-    y = x._replace(a=x.a ^ fa.code_dtype.type(fa.sign_bit), c=x.c ^ fc.code_dtype.type(fc.sign_bit))
+    y = replace(x, a=x.a ^ fa.code_dtype.type(fa.sign_bit), c=x.c ^ fc.code_dtype.type(fc.sign_bit))
     if fa.specials == "fnuz":
-        y = y._replace(a=np.where(x.a == 0, x.a, y.a))
+        y = replace(y, a=np.where(x.a == 0, x.a, y.a))
     d, e = bench.ask(x), bench.ask(y)
     magnitude = fd.code_dtype.type(fd.sign_bit - 1)
     differ = ((d ^ e) != fd.sign_bit) & ((d & magnitude) != 0) & ((d & magnitude) <= fd.inf_code)

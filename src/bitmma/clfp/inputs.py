@@ -35,8 +35,7 @@ def aimed(
         category=category, scale_format=s.scale, block=s.block,
     )  # fmt: skip
     dots = Dots(x.a, x.b, x.c, x.scale_a, x.scale_b)
-    found: Dots = dots[np.argsort(x.category, kind="stable")]
-    return found
+    return dots[np.argsort(x.category, kind="stable")]
 
 
 def outliers(box: Box, count: int, seed: int) -> Dots:

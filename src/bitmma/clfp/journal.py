@@ -31,9 +31,8 @@ class Journal:
         found = self._file.readline()
         if found and found != head:
             self._file.close()
-            raise ValueError(
-                f"checkpoint {path} belongs to another probe: {found.decode(errors='replace')[:200]}"
-            )
+            other = found.decode(errors="replace")[:200]
+            raise ValueError(f"checkpoint {path} belongs to another probe: {other}")
         if not found:
             self._file.write(head)
         self.replayed = 0
@@ -63,5 +62,5 @@ class Journal:
 def _digest(question: Sequence[npt.NDArray[Any]]) -> bytes:
     h = hashlib.blake2b(digest_size=_DIGEST)
     for x in question:
-        h.update(np.ascontiguousarray(x).view(np.uint8))
+        h.update(np.ascontiguousarray(x).tobytes())
     return h.digest()

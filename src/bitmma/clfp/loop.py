@@ -31,7 +31,7 @@ from bitmma.clfp.report import Report, Turn
 from bitmma.clfp.shrink import shrink
 from bitmma.clfp.space import Space
 from bitmma.clfp.tree import read_tree, text
-from bitmma.models import Model, check_int
+from bitmma.models import Model
 from bitmma.unit import Instruction
 
 __all__ = ["Progress", "probe"]
@@ -312,9 +312,7 @@ class _Run:
                     )
                     return False
                 sample.append(x)
-                self.progress(
-                    Progress("differential test", tested, self.inputs, "bit against bit")
-                )
+                self.progress(Progress("differential test", tested, self.inputs, "bit against bit"))
                 size = min(4 * size, _CHUNK)
         self.note("differential test", f"{model!r}: {tested} outputs, no difference")
         self.report.tested = tested

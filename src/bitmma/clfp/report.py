@@ -127,18 +127,20 @@ class Report:
         if data.get("bitmma_probe") != 1:
             raise ValueError("no report of bitmma.probe: it lacks bitmma_probe = 1")
         known = {f.name for f in dataclasses.fields(Report)}
-        report = Report(**{k: v for k, v in data.items() if k in known})
-        report.tree = None if report.tree is None else from_text(str(report.tree))
-        report.model = None if report.model is None else _model(report.model)
-        report.candidates = [_model(x) for x in report.candidates]
-        report.features = [
-            Feature(**{**_made(x), "evidence": tuple(map(tuple, _made(x)["evidence"]))})
-            for x in report.features
-        ]
-        report.history = [Turn(**_made(x)) for x in report.history]
-        report.counterexamples = [_example(x) for x in report.counterexamples]
-        report.inputs = [_example(x) for x in report.inputs]
-        return report
+        x = {name: value for name, value in data.items() if name in known}
+        tree, model = x.get("tree"), x.get("model")
+        x |= {
+            "tree": None if tree is None else from_text(tree),
+            "model": None if model is None else _model(model),
+            "candidates": [_model(m) for m in x.get("candidates", ())],
+            "features": [Feature(**_tuples_in(f)) for f in x.get("features", ())],
+            "history": [Turn(**_made(t)) for t in x.get("history", ())],
+            "counterexamples": [
+                Counterexample(**_tuples_in(e)) for e in x.get("counterexamples", ())
+            ],
+            "inputs": [Counterexample(**_tuples_in(e)) for e in x.get("inputs", ())],
+        }
+        return Report(**x)
 
     def save(self, path: str | Path) -> None:
         """Write it as JSON."""
@@ -174,7 +176,11 @@ class Report:
         ]
         c, got, other = (
             _number(code, fmt)
-            for code, fmt in ((x.c, self.box["c"]), (x.got, self.box["d"]), (x.other, self.box["d"]))
+            for code, fmt in (
+                (x.c, self.box["c"]),
+                (x.got, self.box["d"]),
+                (x.other, self.box["d"]),
+            )
         )
         scales = f", scales {x.scale_a} {x.scale_b}" if x.scale_a else ""
         return f"  {' + '.join([*terms, c])}{scales} gave {got}; {x.claim}: {other}"
@@ -210,8 +216,9 @@ def _tuples(x: Any) -> Any:
     return tuple(map(_tuples, x)) if isinstance(x, list) else x
 
 
-def _example(x: Any) -> Counterexample:
-    return Counterexample(**{k: _tuples(v) for k, v in _made(x).items()})
+def _tuples_in(x: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a dataclass that has tuples where JSON has lists."""
+    return {k: _tuples(v) for k, v in _made(x).items()}
 
 
 def _model(x: Any) -> Any:

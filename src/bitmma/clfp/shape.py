@@ -7,7 +7,17 @@ from typing import Any
 
 from bitmma.clfp.tree import Node, Tree, fold
 
-__all__ = ["chains", "clusters", "divisors", "early", "late", "lowered", "nested", "pairwise", "steps_of"]
+__all__ = [
+    "chains",
+    "clusters",
+    "divisors",
+    "early",
+    "late",
+    "lowered",
+    "nested",
+    "pairwise",
+    "steps_of",
+]
 
 Clusters = frozenset[frozenset[int]]
 

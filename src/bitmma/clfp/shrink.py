@@ -7,6 +7,7 @@ become zero, significands lose bits, exponents come closer to 0. Many simpler on
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -39,14 +40,14 @@ def _simpler(box: Box, x: Dots) -> Dots | None:
         codes = np.array(getattr(x, operand))
         codes.reshape(-1)[lanes] = code
         if (codes != getattr(x, operand)).any():
-            found.append(x._replace(**{operand: codes}))
+            found.append(replace(x, **{operand: codes}))
 
     k = box.k
     size = k // 2
     while size:  # halves, quarters, … of the products
         for start in range(0, k, size):
             part = list(range(start, min(start + size, k)))
-            both = x._replace(a=np.array(x.a), b=np.array(x.b))
+            both = replace(x, a=np.array(x.a), b=np.array(x.b))
             both.a[0, part] = both.b[0, part] = 0
             if (both.a != x.a).any() or (both.b != x.b).any():
                 found.append(both)

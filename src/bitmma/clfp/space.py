@@ -70,9 +70,11 @@ class Space:
         rest = [L for L in divisors(self.k)[::-1] if L not in lengths]
         if self.tree is not None:
             yield "published families of the tree's shape", list(self._published(lengths))
-            if self.forms and not _binary(self.tree):
-                yield "fused sums of the tree's shape", list(self._fused(self.forms))
-            yield "sums of the tree's shape", list(self._sums(self.tree))
+            general = [
+                ("fused sums of the tree's shape", list(self._fused(self.forms))),
+                ("sums of the tree's shape", list(self._sums(self.tree))),
+            ]
+            yield from general[::-1] if _binary(self.tree) else general
         yield "published families of any group length", list(self._published(rest))
         yield "fused sums of any group length", list(self._fused([("early", L) for L in rest]))
 
@@ -261,7 +263,10 @@ def _conversions(space: Space, model: Model) -> list[Any]:
 
 def _products(space: Space, model: Model) -> list[Any]:
     """Roundings of products, or of their sum: none, or to the format of a node."""
-    return [None, *(Conversion(mode, name) for name in ("f32", "f16", "bf16") for mode in ROUNDINGS)]
+    return [
+        None,
+        *(Conversion(mode, name) for name in ("f32", "f16", "bf16") for mode in ROUNDINGS),
+    ]
 
 
 def _trees(space: Space, model: Model) -> list[Any]:

@@ -10,6 +10,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -65,10 +66,11 @@ def load(path: str | Path) -> list[Entry]:
     data = json.loads(Path(path).read_text(encoding="utf-8"))
     if not isinstance(data, dict) or data.get("kind") != _KIND:
         raise ValueError(f"{path} is no probe suite")
-    return [
-        Entry(**{k: tuple(v) if isinstance(v, list) else v for k, v in entry.items()})
-        for entry in data["entries"]
-    ]
+    found = []
+    for row in data["entries"]:
+        fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in row.items()}
+        found.append(Entry(**fields))
+    return found
 
 
 def differing(entries: Sequence[Entry], model: Model) -> list[Entry]:

@@ -22,7 +22,17 @@ import numpy.typing as npt
 from bitmma.clfp.box import Box, Dots
 from bitmma.clfp.numbers import Range, blank, code, factor, values
 
-__all__ = ["Node", "Tree", "TreeReading", "fold", "from_text", "leaves", "read_tree", "text", "to_text"]
+__all__ = [
+    "Node",
+    "Tree",
+    "TreeReading",
+    "fold",
+    "from_text",
+    "leaves",
+    "read_tree",
+    "text",
+    "to_text",
+]
 
 #: Up to so many leaves all pairs are measured at once; beyond, FPRev's recursion asks for fewer.
 _ALL_PAIRS = 80
@@ -162,7 +172,7 @@ def from_text(text: str) -> Tree:
 
 
 class _Counts:
-    """sizes[i, j] = n - d/v, measured when first asked for. ``n`` leaves: c is the last, or none."""
+    """sizes[i, j] = n - d/v, measured when first asked for; c is the last of n leaves, or none."""
 
     def __init__(self, box: Box, n: int, e_u: int, e_v: int) -> None:
         self.box, self.n = box, n
