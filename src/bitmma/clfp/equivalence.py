@@ -84,6 +84,10 @@ def _fused(model: FDPA, box: Box) -> tuple[FDPA, list[str]]:
             why.append(f"{field}: {everything} and more are alike, nothing is cut")
         if changes.get(field, F) is None:
             changes[cut] = "RZ"
+    if model.order == "pairwise":  # c joins at the end, by rho alone
+        changes |= {"F_c": None, "cut_c": "RZ", "drop_c": None}
+        if model.c == "late" and model.F2 is None and model.rho_products is None:
+            changes |= {"c": "early", "e_zero": None}
     if model.groups == 1:
         changes |= {"F_groups": None, "cut_groups": "RZ"}
     if model.F2 is None:
@@ -128,6 +132,17 @@ def _fused(model: FDPA, box: Box) -> tuple[FDPA, list[str]]:
         if (alike and model.F_sum >= kept) or (halves and model.F_sum > kept):
             changes |= {"F_sum": None, "cut_sum": "RZ", "e_sum": None}
             why.append(f"F_sum: {kept + halves} and more are alike, the output keeps {kept}")
+    units = [x for x in (F_c, model.F2 if model.c == "late" else F) if x is not None]
+    if changes.get("F_sum", model.F_sum) is not None and model.e_sum is None and len(units) == 2:
+        # The sum has so many bits, all told: L products below 4 and c below 2.
+        bits = max(units) + 3 + model.L.bit_length()
+        if model.groups == 1 and model.order == "chain" and model.F_sum >= bits:
+            changes |= {"F_sum": None, "cut_sum": "RZ", "e_sum": None}
+            why.append(f"F_sum: {bits} and more are alike, sums have no more bits")
+    overflow = model.product_overflow
+    if overflow is not None and not scaled and overflow >= Range(box).high + 2:
+        changes["product_overflow"] = None
+        why.append("product_overflow: no product is so large")
     if model.flush_out == "zero":  # which makes +0 of -0
         changes["zero"] = "plus"
     if (

@@ -9,6 +9,7 @@ has fused sums and `SumTree`; the published families, and then `FDPA`, with any 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -44,6 +45,9 @@ Stage = tuple[str, list[Model]]
 
 #: In trees of so many products each is tried rounded and not.
 _TOGGLED = 64
+
+#: Two parameters are changed at once where less than one answer in so many is wrong.
+_NEAR = 6
 
 #: Values of one parameter that are told apart at a time.
 _RIVALS = 6
@@ -165,26 +169,37 @@ class Space:
 
     # --- how to go on -----------------------------------------------------------------------------
 
-    def variations(self, model: Model) -> Iterator[tuple[str, list[Model]]]:
-        """For every parameter: its name, and the model with each other value of it."""
+    def variations(self, model: Model) -> Iterator[list[Model]]:
+        """For every parameter, and some that go together, the model with each other value."""
         for names in [*((f.name,) for f in dataclasses.fields(model)), *_TOGETHER]:
-            if all(hasattr(model, name) for name in names):
-                yield ", ".join(names), self.varied(model, names)
+            yield self.varied(model, names)
 
     def varied(self, model: Model, names: tuple[str, ...]) -> list[Model]:
         """The model with all other values of these parameters, the same for each of them."""
+        if not all(hasattr(model, name) for name in names):
+            return []
+        values = self._domain(model, names[0])
+        return self._replaced(model, [dict.fromkeys(names, value) for value in values])
+
+    def crossed(self, model: Model, names: tuple[str, str]) -> list[Model]:
+        """The model with all pairs of values of two parameters."""
+        if not all(hasattr(model, name) for name in names):
+            return []
+        values = itertools.product(*(self._domain(model, name) for name in names))
+        return self._replaced(model, [dict(zip(names, pair, strict=True)) for pair in values])
+
+    def _replaced(self, model: Model, changes: list[dict[str, Any]]) -> list[Model]:
         found = []
-        for other in self._domain(model, names[0]):
+        for change in changes:
             try:
-                other_model = dataclasses.replace(model, **dict.fromkeys(names, other))
+                found.append(self.canonical(dataclasses.replace(model, **change)))
             except ValueError:  # values that do not go together
                 continue
-            found.append(self.canonical(other_model))
         return [x for x in dict.fromkeys(found) if x != model]
 
     def _domain(self, model: Model, field: str) -> list[Any]:
         if field == "unit":
-            return [x for _, found in self.variations(getattr(model, field)) for x in found]
+            return [x for found in self.variations(getattr(model, field)) for x in found]
         build = _DOMAINS.get(field)
         return [] if build is None else build(self, model)
 
@@ -192,36 +207,41 @@ class Space:
         return canonical(model, self.box)[0]
 
     def descend(self, start: Model, evidence: Evidence) -> Model:
-        """Change one parameter at a time, while fewer answers come out wrong."""
+        """Change a parameter while fewer answers come out wrong; when stuck, two at once."""
         best = self.canonical(start)
-        fields = [(f.name,) for f in dataclasses.fields(start)]
+        names = [*((f.name,) for f in dataclasses.fields(best)), *_TOGETHER]
         while wrong := evidence.wrong(best):
             before = best
-            for names in [*fields, *_TOGETHER]:
-                if not all(hasattr(best, name) for name in names):
-                    continue
-                for other in self.varied(best, names):
-                    count = evidence.wrong(other, wrong - 1)
-                    if count < wrong:
-                        best, wrong = other, count
-                    if not wrong:
-                        return best
+            for together in names:
+                best = _better(best, self.varied(best, together), evidence)
+            general = isinstance(best, FDPA | SumTree)
+            if best == before and general and wrong * _NEAR < evidence.count:
+                for pair in _PAIRS:
+                    best = _better(best, self.crossed(best, pair), evidence)
             if best == before:
                 break
         return best
 
-    def neighbours(self, model: Model, evidence: Evidence) -> list[Model]:
-        """Models one parameter away that reproduce every answer too."""
-        return [x for _, found in self.variations(model) for x in found if evidence.fits(x)]
-
     def rivals(self, model: Model, evidence: Evidence) -> list[Model]:
-        """Some of the neighbours: of every parameter the first, the last and a few between."""
+        """Neighbours that reproduce every answer: of each parameter some of its values."""
         found: list[Model] = []
-        for _, others in self.variations(model):
+        for others in self.variations(model):
             fitting = [x for x in others if evidence.fits(x)]
             picked = np.unique(np.linspace(0, len(fitting) - 1, _RIVALS).astype(int))
             found += [fitting[i] for i in picked if fitting]
         return found
+
+
+def _better(best: Model, others: list[Model], evidence: Evidence) -> Model:
+    """The first of those with the fewest wrong answers."""
+    wrong = evidence.wrong(best)
+    for other in others:
+        if not wrong:
+            break
+        count = evidence.wrong(other, wrong - 1)
+        if count < wrong:
+            best, wrong = other, count
+    return best
 
 
 def _binary(tree: Tree) -> bool:
@@ -234,6 +254,12 @@ def _binary(tree: Tree) -> bool:
 
 #: Parameters that often have one value together.
 _TOGETHER: tuple[tuple[str, ...], ...] = (("F", "F_c"), ("cut", "cut_c"), ("flush_in", "flush_c"))
+
+#: Parameters that can hide each other: how many bits are kept, and how the rest is rounded.
+_PAIRS = (
+    ("F", "cut"), ("F_c", "cut_c"), ("F2", "cut2"), ("F_sum", "cut_sum"),
+    ("F_groups", "cut_groups"), ("F_c", "F2"),
+)  # fmt: skip
 
 
 def _bits(space: Space, model: Model) -> list[Any]:
@@ -317,7 +343,6 @@ _DOMAINS: dict[str, Callable[[Space, Model], list[Any]]] = {
     "flush_c": _choices(*models.FLUSHES),
     "flush_out": _choices(*models.FLUSHES),
     "zero": _zero_rules,
-    "nan": _choices("ones", "quiet"),
     "drop_c": _choices(None, *range(65)),
     "e_sum": lambda space, model: [None, space.d.min_exponent],
     "product_overflow": lambda space, model: [None, space.d.max_exponent + 1],
