@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         amd,
         analysis,
         cases,
+        clfp,
         engine,
         formats,
         isa,
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     )
     from bitmma.analysis import compare
     from bitmma.blocks import quantize_blocks
+    from bitmma.clfp import BlackBox, probe
     from bitmma.epilogue import Epilogue
     from bitmma.formats import decode, quantize
     from bitmma.gemm import matmul
@@ -61,6 +63,7 @@ BITS_VERSION = 1
 
 __all__ = [
     "BITS_VERSION",
+    "BlackBox",
     "Epilogue",
     "Instruction",
     "Schedule",
@@ -68,6 +71,7 @@ __all__ = [
     "amd",
     "analysis",
     "cases",
+    "clfp",
     "compare",
     "decode",
     "engine",
@@ -80,6 +84,7 @@ __all__ = [
     "models",
     "nv_ptx",
     "prepare",
+    "probe",
     "quantize",
     "quantize_blocks",
     "recipes",
@@ -88,6 +93,7 @@ __all__ = [
 ]
 
 _HOME = {
+    "BlackBox": "clfp",
     "Epilogue": "epilogue",
     "Instruction": "unit",
     "Schedule": "schedule",
@@ -98,6 +104,7 @@ _HOME = {
     "matmul": "gemm",
     "mma": "unit",
     "prepare": "unit",
+    "probe": "clfp",
     "quantize": "formats",
     "quantize_blocks": "blocks",
 }

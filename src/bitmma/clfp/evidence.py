@@ -1,0 +1,89 @@
+"""All that the box has answered so far, and how many of the answers a model gets wrong."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bitmma import engine
+from bitmma.clfp.box import Box, Codes, Dots
+from bitmma.clfp.inputs import same
+from bitmma.models import Model
+
+__all__ = ["Evidence", "predict", "predict_calls"]
+
+
+def predict(box: Box, model: Model, x: Dots) -> Codes:
+    """What the model makes of dot products: codes (N,)."""
+    return engine.dpa(
+        model, x.a, x.b, x.c, scale_a=x.scale_a, scale_b=x.scale_b, **box.engine_arguments()
+    )
+
+
+def predict_calls(box: Box, model: Model, x: Dots) -> Codes:
+    """The same of whole calls, as `Box.tiles` makes them: codes (calls, m, n)."""
+    return engine.mma(
+        model, x.a, x.b, x.c, scale_a=x.scale_a, scale_b=x.scale_b, **box.engine_arguments()
+    )
+
+
+#: Rows that are tried first: most wrong models fail on these.
+_FIRST = 256
+
+
+class Evidence:
+    """Dot products with the box's answers; every candidate has to reproduce them all."""
+
+    def __init__(self, box: Box) -> None:
+        self.box = box
+        self._dots: Dots | None = None
+        self.answers: Codes = np.empty(0, box.formats[3].code_dtype)
+        self._scores: dict[Model, int] = {}
+
+    @property
+    def dots(self) -> Dots:
+        assert self._dots is not None, "nothing was asked yet"
+        return self._dots
+
+    @property
+    def count(self) -> int:
+        return len(self.answers)
+
+    def add(self, x: Dots, d: Codes) -> None:
+        """More answers, shuffled in: the first rows are a sample of all."""
+        if not x.count:
+            return
+        joined = x if self._dots is None else Dots.join([self._dots, x])
+        order = np.random.default_rng(joined.count).permutation(joined.count)
+        self._dots, self.answers = joined[order], np.concatenate([self.answers, d])[order]
+        self._scores.clear()
+
+    def wrong(self, model: Model, limit: int | None = None) -> int:
+        """How many answers the model does not give; all of them where it cannot be asked.
+
+        With a ``limit``, some number above it where there are clearly more wrong ones.
+        """
+        if model in self._scores:
+            return self._scores[model]
+        first = self._wrong(model, slice(0, _FIRST))
+        if limit is not None and self.count > _FIRST:
+            # Twice the share that the limit is, and three standard deviations.
+            share = limit * _FIRST / self.count
+            if first > (2 * share + 3 * share**0.5 if limit else 0):
+                return max(limit + 1, first)
+        self._scores[model] = first + self._wrong(model, slice(_FIRST, None))
+        return self._scores[model]
+
+    def fits(self, model: Model) -> bool:
+        """Whether the model reproduces every answer."""
+        return self.wrong(model, 0) == 0
+
+    def _wrong(self, model: Model, rows: slice) -> int:
+        want = self.answers[rows]
+        if not len(want):
+            return 0
+        try:
+            got = predict(self.box, model, self.dots[rows])
+        except ValueError:  # scales of another size, a K that is not the tree's
+            return len(want)
+        right = same(self.box.formats[3], got, want, nan=model.nan == "quiet")
+        return int(len(want) - right.sum())

@@ -1,0 +1,417 @@
+"""The closed loop: `probe`.
+
+Steps 1 to 3 (assumptions, tree, features) give readings, step 4 the models that reproduce every
+answer so far, step 5 tests them. A mismatch is shrunk and becomes one more answer to reproduce; two
+models left are told apart by searching, with the fast engine, an input on which they differ, and
+asking the box. The claim at the end is no larger than what was tested.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+
+import bitmma
+from bitmma import isa
+from bitmma.clfp import assumptions
+from bitmma.clfp.assumptions import NoFunction, example
+from bitmma.clfp.box import BlackBox, Box, BoxError, Codes, Dots
+from bitmma.clfp.equivalence import canonical
+from bitmma.clfp.evidence import Evidence, predict, predict_calls
+from bitmma.clfp.features import PROBES, Bench
+from bitmma.clfp.inputs import aimed, coverage, neutral, outliers, same
+from bitmma.clfp.journal import Journal
+from bitmma.clfp.report import Report, Turn
+from bitmma.clfp.shrink import shrink
+from bitmma.clfp.space import Space
+from bitmma.clfp.tree import read_tree, text
+from bitmma.models import Model
+from bitmma.unit import Instruction
+
+__all__ = ["Progress", "probe"]
+
+_TURNS = 24
+_STARTS = 6
+#: With a model found, other starts are followed if less than one answer in so many is wrong.
+_NEAR = 50
+_RIVALS = 64
+#: Outputs of models compared with each other in one search.
+_SEARCHED = 2_000_000
+_TRACED = 400
+_CHUNK = 1 << 17
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a probe is.
+
+    Attributes:
+        step: "assumptions", "tree", "features", "models", "loop", "differential test".
+        done, total: of that step; total 0 where it is not known.
+        text: what is being done.
+    """
+
+    step: str
+    done: int
+    total: int
+    text: str
+
+
+def probe(
+    box: BlackBox | Instruction,
+    *,
+    inputs: int = 1_000_000,
+    seed: int = 0,
+    limit: float = 60.0,
+    progress: Callable[[Progress], object] | None = None,
+    checkpoint: str | Path | None = None,
+) -> Report:
+    """Find the arithmetic of a matrix unit, or of any function that multiplies and accumulates.
+
+    Args:
+        box: an instruction (whose name and model are not looked at), or a `BlackBox`.
+        inputs: outputs to be compared with the model at the end; smaller ones make every step
+            smaller, for slow boxes.
+        seed: of the random inputs.
+        limit: seconds that one call of the box may take.
+        progress: called with a `Progress` now and then.
+        checkpoint: a file that keeps the box's answers: after an interrupt the same call goes on
+            where it was. It is not deleted: a finished probe is repeated without the box.
+
+    Returns:
+        A `Report`, whatever the box does: one that raises, hangs or returns no D ends as "invalid",
+        with the reason and what was found until then.
+
+    Raises:
+        TypeError, ValueError: a wrong argument, or the checkpoint of another probe.
+
+    Source: Xie et al., arXiv 2511.10909v2, section 3 (closed-loop feature probing).
+    """
+    spec = BlackBox.of(box)
+    for name, value, low in (("inputs", inputs, 1), ("seed", seed, 0)):
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise TypeError(f"{name} must be an int, not {value!r}")
+        if value < low:
+            raise ValueError(f"{name} must be {low} or more, not {value}")
+    if not limit > 0:
+        raise ValueError(f"limit must be more than 0 seconds, not {limit!r}")
+    shape = {x: getattr(spec, x) for x in ("name", *"mnkabcd", "scale", "block")}
+    about = {**shape, "inputs": inputs, "seed": seed, "bitmma_probe": 1}
+    with contextlib.ExitStack() as stack:
+        journal = None if checkpoint is None else Journal(checkpoint, about)
+        if journal is not None:
+            stack.callback(journal.close)
+        asked = Box(spec, limit, journal)
+        stack.callback(asked.close)
+        report = Report(shape, seed=seed, bits_version=bitmma.BITS_VERSION)
+        start = perf_counter()
+        run = _Run(asked, report, inputs, seed, progress or (lambda _: None))
+        try:
+            run.all_steps()
+        except NoFunction as found:
+            report.status, report.reason = "invalid", found.reason
+            report.counterexamples = found.evidence
+        except BoxError as error:
+            report.status, report.reason = "invalid", str(error)
+        if report.status == "invalid":
+            report.model, report.candidates = None, []
+        report.history.append(Turn("end", f"{report.status}: {report.reason}"))
+        seconds = perf_counter() - start
+        report.cost = {
+            "calls": asked.calls, "dots": asked.dots, "box_seconds": asked.seconds,
+            "own_seconds": seconds - asked.seconds,
+        }  # fmt: skip
+    return report
+
+
+class _Run:
+    """One probe under way."""
+
+    def __init__(
+        self,
+        box: Box,
+        report: Report,
+        inputs: int,
+        seed: int,
+        progress: Callable[[Progress], object],
+    ) -> None:
+        self.box, self.report, self.inputs, self.seed = box, report, inputs, seed
+        self.progress = progress
+        self.evidence = Evidence(box)
+        self.space: Space
+        self.stages: Iterator[tuple[str, list[Model]]]
+        self.drawn = 0  # seeds used
+
+    def note(self, step: str, what: str) -> None:
+        self.report.history.append(Turn(step, what))
+        self.progress(Progress(step, 0, 0, what))
+
+    def all_steps(self) -> None:
+        with self.box.during("assumptions"):
+            self.note("assumptions", assumptions.check(self.box, self.inputs, self.seed))
+        with self.box.during("tree"):
+            reading = read_tree(self.box)
+        self.report.tree, self.report.tree_note = reading.tree, reading.note
+        shown = reading.note if reading.tree is None else text(reading.tree, self.box.k)
+        self.note("tree", f"{shown} ({reading.measured} pairs, {reading.binades} binades)")
+        bench = Bench(self.box, reading.tree)
+        for i, ask in enumerate(PROBES):
+            self.progress(Progress("features", i, len(PROBES), ask.name))
+            self.report.features.append(ask(bench))
+        self.evidence.add(Dots.join(bench.asked), np.concatenate(bench.answers))
+        self.note("features", f"{len(PROBES)} probes, {self.evidence.count} dot products")
+        with self.box.during("random dot products"):
+            self.learn(aimed(self.box, neutral(self.box), self.share(1500), self.fresh()))
+            self.learn(outliers(self.box, self.share(200), self.fresh()))
+        self.space = Space(self.box, reading.tree, bench.facts)
+        self.stages = self.space.stages()
+        self.loop()
+
+    def share(self, count: int) -> int:
+        """So many, or fewer where few inputs were asked for."""
+        return max(50, min(count, self.inputs // 50))
+
+    def fresh(self) -> int:
+        self.drawn += 1
+        return 1000 * self.seed + self.drawn
+
+    def learn(self, x: Dots) -> Codes:
+        d = self.box.dot(x)
+        self.evidence.add(x, d)
+        return d
+
+    # --- the loop ---------------------------------------------------------------------------------
+
+    def loop(self) -> None:
+        models: list[Model] = []
+        for _ in range(_TURNS):
+            models = [m for m in models if self.evidence.fits(m)]
+            if not models:
+                models = self.search()
+            if not models:
+                return self.unexplained()
+            models = self.separate(models)
+            if models and self.agrees(models[0]):
+                models = [m for m in models if self.evidence.fits(m)]
+                return self.conclude(models)
+        self.note("loop", f"no end after {_TURNS} turns")
+        return self.unexplained()
+
+    def search(self) -> list[Model]:
+        """Step 4: models that reproduce every answer; the space widens until there are some."""
+        self.best: Model | None = getattr(self, "best", None)
+        if self.best is not None:  # what was right until now is the nearest start
+            found = self.space.descend(self.best, self.evidence)
+            if self.evidence.fits(found):
+                self.note("models", f"{found!r} reproduces all {self.evidence.count} answers")
+                self.best = found
+                return [found]
+        for name, starts in self.stages:
+            self.note("models", f"{name}: {len(starts)} starts")
+            starts = sorted(dict.fromkeys(starts), key=self.evidence.wrong)[:_STARTS]
+            ends: dict[Model, None] = {}
+            for start in starts:
+                near = self.evidence.wrong(start) * _NEAR < self.evidence.count
+                if near or not any(map(self.evidence.fits, ends)):
+                    ends[self.space.descend(start, self.evidence)] = None
+            good = [m for m in ends if self.evidence.fits(m)]
+            for m in ends:
+                wrong = self.evidence.wrong(m)
+                if self.best is None or wrong < self.evidence.wrong(self.best):
+                    self.best = m
+                self.note("models", f"{m!r}: {wrong} of {self.evidence.count} answers wrong")
+            if good:
+                self.best = good[0]
+                return good
+        return []
+
+    def separate(self, models: list[Model]) -> list[Model]:
+        """All that agree so far and lie next to each other, told apart as far as can be."""
+        bases = models
+        rivals = self.closure(bases)
+        for turn in range(6):
+            if len(rivals) == 1:
+                break
+            asked = self.disagreement(rivals, turn)
+            if asked is not None:
+                self.keep_inputs(asked, self.learn(asked))
+                left = [m for m in rivals if self.evidence.fits(m)]
+                self.note(
+                    "loop",
+                    f"{asked.count} dot products on which {len(rivals)} models differ: "
+                    f"{len(left)} of them left",
+                )
+                if not left:
+                    return []
+                bases = [m for m in bases if m in left] or left[:1]
+                rivals = self.closure(bases)
+        return rivals
+
+    def closure(self, models: list[Model]) -> list[Model]:
+        """These and their neighbours that reproduce every answer; bounded."""
+        found = dict.fromkeys(models)
+        for m in models:
+            found |= dict.fromkeys(self.space.rivals(m, self.evidence))
+            if len(found) > _RIVALS:
+                break
+        return list(found)[:_RIVALS]
+
+    def disagreement(self, rivals: list[Model], turn: int) -> Dots | None:
+        """Dot products that tell rivals from the first: a few each, of more inputs each turn."""
+        found: list[Dots] = []
+        first = rivals[0]
+        count = min(self.share(2000) << turn, _SEARCHED // (len(rivals) * self.box.spec.n))
+        for aim in (first, rivals[1 + turn % (len(rivals) - 1)]):
+            calls = self.box.tiles(aimed(self.box, aim, count, self.fresh()))
+            base = predict_calls(self.box, first, calls)
+            for other in rivals[1:]:
+                guess = predict_calls(self.box, other, calls)
+                nan = "quiet" in (first.nan, other.nan)
+                places = np.argwhere(~same(self.box.formats[3], base, guess, nan=nan))
+                if len(places):
+                    found.append(self.box.pick(calls, places[:: max(1, len(places) // 8)][:8]))
+        return Dots.join(found) if found else None
+
+    def keep_inputs(self, x: Dots, d: Codes) -> None:
+        """Discriminating inputs are kept for the suite."""
+        room = 200 - len(self.report.inputs)
+        self.report.inputs += [
+            example(x, i, d[i], d[i], "told models apart") for i in range(min(room, x.count))
+        ]
+
+    # --- the differential test --------------------------------------------------------------------
+
+    def agrees(self, model: Model) -> bool:
+        """Step 5: bit against bit on all inputs; what differs is learnt."""
+        with self.box.during("differential test"):
+            tested = drawn = 0
+            per_call = self.box.spec.m * self.box.spec.n
+            r = min(self.box.spec.m, self.box.spec.n)
+            sample: list[Dots] = []
+            size = 4096
+            while tested < self.inputs:
+                count = max(r, min(size, self.inputs - tested) * r // per_call)
+                x = aimed(self.box, model, count - count // 8, self.fresh())
+                x = Dots.join([x, outliers(self.box, count // 8, self.fresh())])
+                calls = self.box.tiles(x)
+                d, want = self.box.mma(calls), predict_calls(self.box, model, calls)
+                wrong = np.argwhere(~same(self.box.formats[3], d, want, nan=model.nan == "quiet"))
+                tested += d.size
+                drawn += x.count
+                if len(wrong):
+                    self.refuted(model, self.box.pick(calls, wrong[:64]), d[tuple(wrong[:64].T)])
+                    self.note(
+                        "differential test",
+                        f"{model!r}: {len(wrong)} of the last {d.size} outputs differ",
+                    )
+                    return False
+                sample.append(x)
+                self.progress(Progress("differential test", tested, self.inputs, "bit against bit"))
+                size = min(4 * size, _CHUNK)
+        self.note("differential test", f"{model!r}: {tested} outputs, no difference")
+        self.report.tested = tested
+        every = Dots.join(sample)
+        picked = np.linspace(0, every.count - 1, min(_TRACED, every.count)).astype(int)
+        self.report.coverage = coverage(self.box, model, every[picked])
+        sure = 0.05 ** (1 / drawn)
+        self.report.confidence = (
+            f"agrees on {tested:,} outputs, {drawn:,} of them drawn independently: on inputs like "
+            f"these the model is right at least {100 * sure:.{_digits(1 - sure)}f}% of the time, "
+            "with 95% confidence"
+        )
+        return True
+
+    def refuted(self, model: Model, x: Dots, d: Codes) -> None:
+        """A mismatch: is the box a function? Then shrink it, and learn both."""
+        again = self.box.dot(x)
+        moved = np.flatnonzero(~same(self.box.formats[3], again, d))
+        if len(moved):
+            i = int(moved[0])
+            # Either the same again would change, or the place matters.
+            assumptions.ask_again(self.box, x, again)
+            raise NoFunction(
+                "the same dot product gives different bits in different calls or places",
+                [example(x, i, d[i], again[i], "the same dot product, asked again")],
+            )
+        assumptions.ask_again(self.box, x[:8], again[:8])
+        self.evidence.add(x, again)
+
+        def differ(y: Dots) -> Codes:
+            got, want = self.box.dot(y), predict(self.box, model, y)
+            wrong: Codes = ~same(self.box.formats[3], got, want, nan=model.nan == "quiet")
+            return wrong
+
+        small = shrink(self.box, x[:1], differ)
+        got, want = self.box.dot(small), predict(self.box, model, small)
+        found = example(small, 0, got[0], want[0], repr(model))
+        self.report.counterexamples.append(found)
+        self.note("loop", "minimal counterexample:" + self.report.shown(found))
+        self.evidence.add(small, got)
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def unexplained(self) -> None:
+        best = getattr(self, "best", None)
+        self.report.status = "unexplained"
+        self.report.reason = "no model of the space reproduces every answer"
+        if best is not None:
+            wrong = self.evidence.wrong(best)
+            self.report.reason += (
+                f"; the nearest, {best!r}, gets {wrong} of {self.evidence.count} wrong"
+            )
+            if wrong and not self.report.counterexamples:
+                got = predict(self.box, best, self.evidence.dots)
+                bad = np.flatnonzero(~same(self.box.formats[3], got, self.evidence.answers))
+                if len(bad):
+                    x, d = self.evidence.dots[bad[:1]], self.evidence.answers[bad[:1]]
+                    with self.box.during("shrinking"):
+                        self.refuted(best, x, d)
+        self.report.counterexamples = self.report.counterexamples[-8:]
+
+    def conclude(self, models: list[Model]) -> None:
+        models = [self.published(m) for m in models]
+        best = models[0]
+        self.report.model, self.report.candidates = best, models
+        self.report.equivalent = canonical(best, self.box)[1]
+        self.report.counterexamples = []
+        if len(models) == 1:
+            self.report.status = "verified"
+            self.report.reason = f"{best!r} agrees with the box on {self.report.tested:,} outputs"
+            return
+        self.report.status = "ambiguous"
+        fields = sorted(
+            {
+                f
+                for m in models[1:]
+                for f in vars(best)
+                if type(m) is type(best) and getattr(m, f) != getattr(best, f)
+            }
+        )
+        self.report.reason = (
+            f"{len(models)} models agree with the box on everything asked, and no input was found "
+            f"on which they differ; they differ in {', '.join(fields) or 'their family'}"
+        )
+
+    def published(self, model: Model) -> Model:
+        """The catalogue's way to say the same, where it has one."""
+        same_for_all = canonical(model, self.box)[0]
+        for other in _catalogue_models():
+            if type(other) is type(model) and canonical(other, self.box)[0] == same_for_all:
+                return other
+        return model
+
+
+@functools.cache
+def _catalogue_models() -> list[Model]:
+    return list(dict.fromkeys(entry.model for entry in isa.catalogue()))
+
+
+def _digits(share: float) -> int:
+    """Decimals of a percentage that show what is missing to 100."""
+    return max(0, int(np.ceil(-np.log10(share))) - 2) + 1

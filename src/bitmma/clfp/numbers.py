@@ -1,0 +1,127 @@
+"""Chosen numbers in the box's formats: what the probes are made of."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from fractions import Fraction
+
+import numpy as np
+
+from bitmma import formats
+from bitmma.clfp.box import Box, Codes, Dots
+from bitmma.formats import Format, Kind
+
+__all__ = ["Range", "blank", "code", "factor", "put", "values"]
+
+
+def code(fmt: Format, x: Fraction | int) -> int | None:
+    """The code worth exactly x, subnormals included; None where there is none."""
+    x = Fraction(x)
+    if x.denominator & (x.denominator - 1) or (x < 0 and not fmt.signed):
+        return None
+    if x == 0:
+        return 0 if fmt.specials != "ue8m0" else None
+    found = fmt.encode(x.numerator, 1 - x.denominator.bit_length(), "RZ")
+    decoded = fmt.decode(found)
+    if decoded.kind is not Kind.FINITE:
+        return None
+    worth = decoded.significand * Fraction(2) ** (decoded.exponent - fmt.mantissa_bits)
+    return found if (-worth if decoded.sign else worth) == x else None
+
+
+@functools.lru_cache(1 << 16)
+def factor(fa: Format, fb: Format, x: Fraction, subnormal: bool = True) -> tuple[int, int] | None:
+    """Codes of a and b with a * b = x exactly; None where there are none.
+
+    Exponents are split evenly, so that neither is subnormal if it can be helped; ``subnormal``
+    says whether one may be.
+    """
+    if x == 0:
+        return 0, 0
+    n, q = abs(x.numerator), 1 - x.denominator.bit_length()
+    q += (n & -n).bit_length() - 1
+    n >>= (n & -n).bit_length() - 1
+    exponent = n.bit_length() - 1 + q
+    for small in _splits(n, fa.mantissa_bits + 1, fb.mantissa_bits + 1):
+        rest = n // small
+        low = fa.min_exponent if not subnormal else fa.min_exponent - fa.mantissa_bits
+        half = exponent // 2
+        for e in sorted(
+            range(low, fa.max_exponent + 1), key=lambda e: (e < fa.min_exponent, abs(e - half))
+        ):
+            q_a = e - (small.bit_length() - 1)
+            a = code(fa, Fraction(small) * Fraction(2) ** q_a)
+            b = code(fb, Fraction(rest) * Fraction(2) ** (q - q_a)) if a is not None else None
+            if a is None or b is None:
+                continue
+            if not subnormal and not (_normal(fa, a) and _normal(fb, b)):
+                continue
+            return a | (fa.sign_bit if x < 0 else 0), b
+    return None
+
+
+def _splits(n: int, bits_a: int, bits_b: int) -> Iterable[int]:
+    """Divisors of n that fit a, whose cofactors fit b."""
+    if n.bit_length() <= bits_b:
+        yield 1
+    if n.bit_length() <= bits_a and n != 1:
+        yield n
+    for d in range(3, min(1 << bits_a, 1 << 12), 2):
+        if n % d == 0 and d != n and (n // d).bit_length() <= bits_b:
+            yield d
+
+
+def _normal(fmt: Format, found: int) -> bool:
+    return fmt.decode(found).significand >> fmt.mantissa_bits != 0
+
+
+class Range:
+    """Exponents that a product (with both operands normal, or not) and a term c can have."""
+
+    def __init__(self, box: Box) -> None:
+        fa, fb, fc, fd = box.formats
+        self.low = fa.min_exponent + fb.min_exponent
+        self.lowest = self.low - fa.mantissa_bits - fb.mantissa_bits
+        self.high = fa.max_exponent + fb.max_exponent
+        self.c_low, self.c_high = fc.min_exponent, fc.max_exponent
+        self.d_low, self.d_high = fd.min_exponent, fd.max_exponent
+
+
+def put(box: Box, x: Dots, row: int, leaf: int, value: Fraction | int) -> bool:
+    """Write one term: a product of lane ``leaf``, or c where ``leaf`` is k. False: it cannot be."""
+    fa, fb, fc, _ = box.formats
+    value = Fraction(value)
+    if leaf == box.k:
+        found = code(fc, value)
+        if found is None:
+            return False
+        x.c[row] = found
+        return True
+    pair = factor(fa, fb, value)
+    if pair is None:
+        return False
+    x.a[row, leaf], x.b[row, leaf] = pair
+    return True
+
+
+def blank(box: Box, count: int) -> Dots:
+    """Dot products of +0 and c = +0, scales 1: to be written into."""
+    fa, fb, fc, _ = box.formats
+    fs, k = box.scale_format, box.k
+    scales: list[Codes | None] = [None, None]
+    if fs is not None:
+        one = fs.encode(1, 0)
+        shape = (count, k // (box.spec.block or k))
+        scales = [np.full(shape, one, fs.code_dtype) for _ in range(2)]
+    return Dots(
+        np.zeros((count, k), fa.code_dtype),
+        np.zeros((count, k), fb.code_dtype),
+        np.zeros(count, fc.code_dtype),
+        *scales,
+    )
+
+
+def values(box: Box, codes: Codes) -> Codes:
+    """What codes of d are worth, in float64."""
+    return formats.decode(codes, box.formats[3])

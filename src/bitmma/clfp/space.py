@@ -1,0 +1,354 @@
+"""Step 4: the space of models, and which of them reproduce every answer so far.
+
+A search starts where the readings point and changes one parameter at a time, over its whole range,
+as long as fewer answers come out wrong. The space is widened in this order: the published families
+with the group length that the tree shows; the general models of the tree's shape, `FDPA` where it
+has fused sums and `SumTree`; the published families, and then `FDPA`, with any group length.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from bitmma import formats, models
+from bitmma.clfp.box import Box
+from bitmma.clfp.equivalence import canonical
+from bitmma.clfp.evidence import Evidence
+from bitmma.clfp.shape import chains, clusters, divisors, lowered, nested
+from bitmma.clfp.tree import Tree, fold
+from bitmma.formats import ROUNDINGS
+from bitmma.models import (
+    EFDPA,
+    FDPA,
+    FMA,
+    GSTFDPA,
+    GTRFDPA,
+    STFDPA,
+    TFDPA,
+    TRFDPA,
+    Conversion,
+    FTZMulAdd,
+    Lowered,
+    Model,
+    SumTree,
+)
+
+__all__ = ["Space", "Stage"]
+
+Stage = tuple[str, list[Model]]
+
+#: In trees of so many products each is tried rounded and not.
+_TOGGLED = 64
+
+#: Two parameters are changed at once where less than one answer in so many is wrong.
+_NEAR = 6
+
+#: Values of one parameter that are told apart at a time.
+_RIVALS = 6
+
+
+class Space:
+    """The models that a box may follow.
+
+    Attributes:
+        box, tree, facts: what is known: see `features`.
+    """
+
+    def __init__(self, box: Box, tree: Tree | None, facts: dict[str, Any]) -> None:
+        self.box, self.tree, self.facts = box, tree, facts
+        self.k, self.d = box.k, box.formats[3]
+        sets = None if tree is None else clusters(tree)
+        self.forms = [] if sets is None else list(chains(sets, self.k))
+
+    # --- where to start ---------------------------------------------------------------------------
+
+    def stages(self) -> Iterator[Stage]:
+        """Starting points, in the order in which the space is widened."""
+        lengths = [L for form, L in self.forms if form == "early"]
+        rest = [L for L in divisors(self.k)[::-1] if L not in lengths]
+        if self.tree is not None:
+            yield "published families of the tree's shape", list(self._published(lengths))
+            general = [
+                ("fused sums of the tree's shape", list(self._fused(self.forms))),
+                ("sums of the tree's shape", list(self._sums(self.tree))),
+            ]
+            yield from general[::-1] if _binary(self.tree) else general
+        yield "published families of any group length", list(self._published(rest))
+        yield "fused sums of any group length", list(self._fused([("early", L) for L in rest]))
+
+    def _published(self, lengths: list[int]) -> Iterator[Model]:
+        """One start for every family; parameters are swept from there."""
+        F, rho = self._F(), self._rho()
+        e_zero = self.facts.get("e_zero", self.d.min_exponent - 7)
+        scale = self.box.scale_format
+        for L in lengths:
+            if scale is not None:
+                if scale.name == "ue8m0":
+                    yield STFDPA(L, F, rho, e_zero)
+                for G in divisors(L):
+                    yield GSTFDPA(L, G, self._F_c(), rho, e_zero)
+                continue
+            yield TFDPA(L, F, rho, e_zero)
+            yield EFDPA(L, rho)
+            yield TRFDPA(L, F, rho=rho)
+            yield GTRFDPA(L, F, rho=rho)
+        if scale is not None:
+            return
+        if self.d.name in ("f32", "f64"):
+            yield FMA(Conversion("RNE", self.d.name))
+        for form, P in self.forms:
+            if form == "grouped" and P in (2, 4) and self.d.name == "f32":
+                yield FTZMulAdd(P)
+        if self.tree is not None:
+            for L, parts in lowered(self.tree, self.k):
+                yield Lowered(self.k, TFDPA(L, F, rho, e_zero), parts)
+
+    def _fused(self, forms: list[tuple[str, int]]) -> Iterator[Model]:
+        """FDPA with what the readings say."""
+        facts = self.facts
+        first: dict[str, Any] = {
+            "F": facts.get("F"), "F_c": facts.get("F_c"),
+            "cut": (facts.get("cut") or ["RZ"])[0], "cut_c": (facts.get("cut_c") or ["RZ"])[0],
+            "e_zero": facts.get("e_zero"), "renormalise": facts.get("renormalise", False),
+            "rho": self._rho(), "nan": self._nan(),
+            "zero": "ieee" if facts.get("negative_zero") else "signed",
+            "flush_in": "zero" if {"a", "b"} & set(facts.get("flush_in", ())) else "no",
+            "flush_c": "zero" if "c" in facts.get("flush_in", ()) else "no",
+            "flush_out": "zero" if facts.get("flush_out") else "no",
+        }  # fmt: skip
+        for form, L in forms:
+            if form == "grouped":
+                continue
+            if form == "pairwise":
+                yield FDPA(L, order="pairwise", **first)
+                continue
+            yield FDPA(L, c="early", **first)
+            yield FDPA(L, c="late", **first)
+            # What was measured may be the cut of the joint sum.
+            joint = {**first, "F": None, "F2": first["F"], "cut2": first["cut"], "c": "late"}
+            yield FDPA(L, **joint)
+            if facts.get("F") and form == "early":
+                F2 = facts["F"] + 8
+                yield FDPA(L, c="late", F2=F2, cut2="RD", F_sum=F2 - 1, cut_sum="RD", **first)
+
+    def _sums(self, tree: Tree) -> Iterator[Model]:
+        """The tree as it is: with fused multiply-adds, and with every product rounded."""
+        for d in self._conversions():
+            zero = "ieee" if self.facts.get("negative_zero") else "start"
+            first: dict[str, Any] = {**d, "nan": self._nan(), "zero": zero}
+            yield SumTree(nested(tree, self.k), **first)
+            yield SumTree(nested(tree, self.k), rho_product=d["rho"], **first)
+
+    def _conversions(self) -> Iterator[dict[str, Conversion]]:
+        """Roundings of the nodes and, if it is another one, of the output."""
+        yield {"rho": self._rho()}
+        if self.d.name in ("f16", "bf16"):
+            yield {"rho": models.RNE_FP32, "out": self._rho()}
+
+    def _nan(self) -> Any:
+        ones = (1 << (self.d.width - 1)) - 1
+        return "ones" if self.facts.get("nan") == {ones} else "quiet"
+
+    def _F(self) -> int:
+        return min(self.facts.get("F") or self.facts.get("F_c") or self.d.mantissa_bits + 2, 64)
+
+    def _F_c(self) -> int:
+        return min(self.facts.get("F_c") or self._F(), 64)
+
+    def _rho(self) -> Conversion:
+        modes = self.facts.get("rho") or ["RNE"]
+        bits = self.facts.get("mantissa_bits")
+        bits = None if not bits or bits >= self.d.mantissa_bits else bits
+        return Conversion(modes[0], self.d.name, bits)
+
+    # --- how to go on -----------------------------------------------------------------------------
+
+    def variations(self, model: Model) -> Iterator[list[Model]]:
+        """For every parameter, and some that go together, the model with each other value."""
+        for names in [*((f.name,) for f in dataclasses.fields(model)), *_TOGETHER]:
+            yield self.varied(model, names)
+
+    def varied(self, model: Model, names: tuple[str, ...]) -> list[Model]:
+        """The model with all other values of these parameters, the same for each of them."""
+        if not all(hasattr(model, name) for name in names):
+            return []
+        values = self._domain(model, names[0])
+        return self._replaced(model, [dict.fromkeys(names, value) for value in values])
+
+    def crossed(self, model: Model, names: tuple[str, str]) -> list[Model]:
+        """The model with all pairs of values of two parameters."""
+        if not all(hasattr(model, name) for name in names):
+            return []
+        values = itertools.product(*(self._domain(model, name) for name in names))
+        return self._replaced(model, [dict(zip(names, pair, strict=True)) for pair in values])
+
+    def _replaced(self, model: Model, changes: list[dict[str, Any]]) -> list[Model]:
+        found = []
+        for change in changes:
+            try:
+                found.append(self.canonical(dataclasses.replace(model, **change)))
+            except ValueError:  # values that do not go together
+                continue
+        return [x for x in dict.fromkeys(found) if x != model]
+
+    def _domain(self, model: Model, field: str) -> list[Any]:
+        if field == "unit":
+            return [x for found in self.variations(getattr(model, field)) for x in found]
+        build = _DOMAINS.get(field)
+        return [] if build is None else build(self, model)
+
+    def canonical(self, model: Model) -> Model:
+        return canonical(model, self.box)[0]
+
+    def descend(self, start: Model, evidence: Evidence) -> Model:
+        """Change a parameter while fewer answers come out wrong; when stuck, two at once."""
+        best = self.canonical(start)
+        names = [*((f.name,) for f in dataclasses.fields(best)), *_TOGETHER]
+        while wrong := evidence.wrong(best):
+            before = best
+            for together in names:
+                best = _better(best, self.varied(best, together), evidence)
+            general = isinstance(best, FDPA | SumTree)
+            if best == before and general and wrong * _NEAR < evidence.count:
+                for pair in _PAIRS:
+                    best = _better(best, self.crossed(best, pair), evidence)
+            if best == before:
+                break
+        return best
+
+    def rivals(self, model: Model, evidence: Evidence) -> list[Model]:
+        """Neighbours that reproduce every answer: of each parameter some of its values."""
+        found: list[Model] = []
+        for others in self.variations(model):
+            fitting = [x for x in others if evidence.fits(x)]
+            picked = np.unique(np.linspace(0, len(fitting) - 1, _RIVALS).astype(int))
+            found += [fitting[i] for i in picked if fitting]
+        return found
+
+
+def _better(best: Model, others: list[Model], evidence: Evidence) -> Model:
+    """The first of those with the fewest wrong answers."""
+    wrong = evidence.wrong(best)
+    for other in others:
+        if not wrong:
+            break
+        count = evidence.wrong(other, wrong - 1)
+        if count < wrong:
+            best, wrong = other, count
+    return best
+
+
+def _binary(tree: Tree) -> bool:
+    """Whether it is made of additions of two."""
+    return fold(tree, lambda leaf: True, lambda node, parts: node.kind == "add" and all(parts))
+
+
+# --- what a parameter can be ----------------------------------------------------------------------
+
+
+#: Parameters that often have one value together.
+_TOGETHER: tuple[tuple[str, ...], ...] = (("F", "F_c"), ("cut", "cut_c"), ("flush_in", "flush_c"))
+
+#: Parameters that can hide each other: how many bits are kept, and how the rest is rounded.
+_PAIRS = (
+    ("F", "cut"), ("F_c", "cut_c"), ("F2", "cut2"), ("F_sum", "cut_sum"),
+    ("F_groups", "cut_groups"), ("F_c", "F2"),
+)  # fmt: skip
+
+
+def _bits(space: Space, model: Model) -> list[Any]:
+    if isinstance(model, FDPA):
+        return [None, *range(1, models.F_RANGE[1] + 2)]
+    return list(range(models.F_RANGE[0], models.F_RANGE[1] + 1))
+
+
+def _exponents(space: Space, model: Model) -> list[Any]:
+    """From where a zero counts for nothing to where it would swallow ordinary numbers."""
+    low, guess = space.d.min_exponent, space.facts.get("e_zero")
+    near = range(low - space.d.mantissa_bits - 24, low + 41)
+    around = [] if guess is None else range(guess - 4, guess + 5)
+    return [*([None] if isinstance(model, FDPA) else []), *sorted({*near, *around})]
+
+
+def _conversions(space: Space, model: Model) -> list[Any]:
+    rho: Conversion = getattr(model, "rho")  # noqa: B009
+    bits = [None, *range(1, formats.get(rho.format).mantissa_bits)]
+    overflows = models.OVERFLOWS if isinstance(model, FDPA | SumTree) else ()
+    return [
+        *(dataclasses.replace(rho, overflow=x) for x in overflows),
+        *(dataclasses.replace(rho, mode=mode) for mode in ROUNDINGS),
+        *(dataclasses.replace(rho, mantissa_bits=n) for n in bits),
+    ]
+
+
+def _products(space: Space, model: Model) -> list[Any]:
+    """Roundings of products, or of their sum: none, or to the format of a node."""
+    return [
+        None,
+        *(Conversion(mode, name) for name in ("f32", "f16", "bf16") for mode in ROUNDINGS),
+    ]
+
+
+def _trees(space: Space, model: Model) -> list[Any]:
+    """The tree with one more product rounded before it is added, or one less."""
+    if not isinstance(model, SumTree) or model.K > _TOGGLED:
+        return []
+    tokens = model.tree
+    found = []
+    for i in range(model.K):
+        rounded = re.sub(rf"\({i}\)", f"{i}", tokens)
+        if rounded == tokens:
+            rounded = re.sub(rf"(?<![0-9]){i}(?![0-9])", f"({i})", tokens)
+        found.append(rounded)
+    return found
+
+
+def _zero_rules(space: Space, model: Model) -> list[Any]:
+    return list(models.TREE_ZERO_RULES if isinstance(model, SumTree) else models.ZERO_RULES)
+
+
+def _choices(*values: Any) -> Callable[[Space, Model], list[Any]]:
+    return lambda space, model: list(values)
+
+
+def _lengths(space: Space, model: Model) -> list[Any]:
+    return divisors(space.k)
+
+
+_DOMAINS: dict[str, Callable[[Space, Model], list[Any]]] = {
+    "L": _lengths,
+    "G": _lengths,
+    "F": _bits,
+    "F2": _bits,
+    "F_c": _bits,
+    "F_groups": _bits,
+    "F_sum": _bits,
+    "P": _choices(2, 4),
+    "cut": _choices(*ROUNDINGS),
+    "cut_c": _choices(*ROUNDINGS),
+    "cut2": _choices(*ROUNDINGS),
+    "cut_groups": _choices(*ROUNDINGS),
+    "cut_sum": _choices(*ROUNDINGS),
+    "c": _choices("early", "late"),
+    "order": _choices("chain", "pairwise"),
+    "renormalise": _choices(False, True),
+    "groups": _choices(1, 2, 4),
+    "flush_in": _choices(*models.FLUSHES),
+    "flush_c": _choices(*models.FLUSHES),
+    "flush_out": _choices(*models.FLUSHES),
+    "zero": _zero_rules,
+    "drop_c": _choices(None, *range(65)),
+    "e_sum": lambda space, model: [None, space.d.min_exponent],
+    "product_overflow": lambda space, model: [None, space.d.max_exponent + 1],
+    "rho_products": _products,
+    "rho_product": _products,
+    "tree": _trees,
+    "e_zero": _exponents,
+    "rho": _conversions,
+}
