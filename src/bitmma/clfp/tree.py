@@ -22,7 +22,7 @@ import numpy.typing as npt
 from bitmma.clfp.box import Box, Dots
 from bitmma.clfp.numbers import Range, blank, code, factor, values
 
-__all__ = ["Node", "Tree", "TreeReading", "fold", "from_text", "leaves", "read_tree", "text", "to_text"]
+__all__ = ["Node", "Tree", "TreeReading", "fold", "from_text", "leaves", "read_tree", "runs", "text", "to_text"]
 
 #: Up to so many leaves all pairs are measured at once; beyond, FPRev's recursion asks for fewer.
 _ALL_PAIRS = 80
@@ -105,12 +105,12 @@ def text(tree: Tree, k: int) -> str:
         lanes = sorted(child for child in node.children if isinstance(child, int))
         if node.kind == "add":
             return f"({' + '.join([*inner, *map(name, lanes)])})"
-        return f"{node.kind}({', '.join([*inner, *_runs(lanes, k)])})"
+        return f"{node.kind}({', '.join([*inner, *runs(lanes, k)])})"
 
     return fold(tree, name, joined)
 
 
-def _runs(lanes: Sequence[int], k: int) -> list[str]:
+def runs(lanes: Sequence[int], k: int) -> list[str]:
     """Consecutive lanes as p0..p7; c first."""
     found = ["c"] if k in lanes else []
     lanes, start = [i for i in lanes if i != k], 0
