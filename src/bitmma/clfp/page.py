@@ -85,21 +85,21 @@ def report_fragment(report: Report) -> str:
         note = f"<p>{escape(report.tree_note)}</p>" if report.tree_note else ""
         parts += ["<h2>Summation tree</h2>", f'<div class="scroll">{drawn}</div>', note]
     if report.features:
-        rows = [
+        rows: list[Sequence[str]] = [
             (f.name, f.reading, f.meaning, f.fed, _evidence(f.evidence)) for f in report.features
         ]
         head = ("feature", "reading", "meaning", "fed", "evidence")
         parts += ["<h2>Features</h2>", _table(head, rows)]
     if report.tested:
-        rows = [(name.replace("_", " "), f"{n:,}") for name, n in report.coverage.items()]
+        reached = [(name.replace("_", " "), f"{n:,}") for name, n in report.coverage.items()]
         parts += [
             "<h2>Differential test</h2>",
             f"<p>{report.tested:,} outputs compared, bit against bit. Reached among them:</p>",
-            _table(("category", "dot products"), rows),
+            _table(("category", "dot products"), reached),
         ]
     if report.history:
-        rows = [(turn.step, turn.text) for turn in report.history]
-        parts += ["<h2>What was done</h2>", _table(("step", "what came of it"), rows)]
+        turns = [(turn.step, turn.text) for turn in report.history]
+        parts += ["<h2>What was done</h2>", _table(("step", "what came of it"), turns)]
     if report.cost:
         cost = ", ".join(f"{k.replace('_', ' ')} {v:,.6g}" for k, v in report.cost.items())
         parts.append(f"<p>{escape(cost)}; seed {report.seed}; bits {report.bits_version}</p>")
