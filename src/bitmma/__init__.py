@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         amd,
         analysis,
         cases,
+        clfp,
         engine,
         formats,
         isa,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
         testing,
     )
     from bitmma.analysis import compare
+    from bitmma.clfp import BlackBox, probe
     from bitmma.formats import decode, quantize
     from bitmma.gemm import matmul
     from bitmma.unit import Instruction, instruction, instructions, mma
@@ -54,11 +56,13 @@ BITS_VERSION = 1
 
 __all__ = [
     "BITS_VERSION",
+    "BlackBox",
     "Instruction",
     "__version__",
     "amd",
     "analysis",
     "cases",
+    "clfp",
     "compare",
     "decode",
     "engine",
@@ -70,12 +74,14 @@ __all__ = [
     "mma",
     "models",
     "nv_ptx",
+    "probe",
     "quantize",
     "reference",
     "testing",
 ]
 
 _HOME = {
+    "BlackBox": "clfp",
     "Instruction": "unit",
     "compare": "analysis",
     "decode": "formats",
@@ -83,6 +89,7 @@ _HOME = {
     "instructions": "unit",
     "matmul": "gemm",
     "mma": "unit",
+    "probe": "clfp",
     "quantize": "formats",
 }
 

@@ -364,6 +364,7 @@ class Lowered(Model):
 _KEPT_RANGE = (1, F_RANGE[1] + 1)
 FLUSHES = ("no", "zero", "sign")
 ZERO_RULES = ("plus", "signed", "ieee")
+TREE_ZERO_RULES = (*ZERO_RULES, "start")
 _Flush = Literal["no", "zero", "sign"]
 _Zero = Literal["plus", "signed", "ieee"]
 _Nan = Literal["ones", "quiet"]
@@ -391,7 +392,7 @@ class _General(Model):
                 object.__setattr__(self, field, _conversion(value, owner, field))
         for field in ("flush_in", "flush_c", "flush_out"):
             _check_choice(self, field, FLUSHES)
-        _check_choice(self, "zero", ZERO_RULES)
+        _check_choice(self, "zero", TREE_ZERO_RULES if isinstance(self, SumTree) else ZERO_RULES)
         _check_choice(self, "nan", ("ones", "quiet"))
 
 
@@ -527,7 +528,8 @@ class SumTree(_General):
         rho_product: the rounding of every product, or None.
         out: a second rounding, of the root, to the output; None: there is none.
         flush_in, flush_c, flush_out, zero, nan: as for `FDPA`; ``flush_out`` is for the results of
-            all roundings.
+            all roundings, and ``zero`` may also be "start": IEEE's, but where a node has one child,
+            as an accumulator's first product, it is added to +0, so that -0 becomes +0 there.
     """
 
     family: ClassVar[str] = "SumTree"
@@ -538,7 +540,7 @@ class SumTree(_General):
     flush_in: _Flush = "no"
     flush_c: _Flush = "no"
     flush_out: _Flush = "no"
-    zero: _Zero = "ieee"
+    zero: Literal["plus", "signed", "ieee", "start"] = "ieee"
     nan: _Nan = dataclasses.field(default="quiet", kw_only=True)  # type: ignore[misc]
 
     def __post_init__(self) -> None:

@@ -849,6 +849,8 @@ def _sum_tree(work: _Work, start: int, c: _Operand) -> list[Step]:
         terms = [children[i] for i in node]
         names = [t.name for t in terms]
         text = " + ".join(names if len(names) <= 8 else [*names[:3], "…", *names[-3:]])
+        if model.zero == "start" and len(terms) == 1 and not terms[0].n:
+            terms = [terms[0]._replace(sign=0)]
         steps.append(_added(model, f"s{j} = {text}", terms, model.rho))
         children.append(_summand(f"s{j}", _Operand(rho_format, steps[-1].result)))
     if model.out is not None:
@@ -892,7 +894,7 @@ def _rounded(
     """A sum converted, zeros by the model's rule; ``signs`` are its terms' `_zero_sign`."""
     only_minus, only_plus = (bool(signs) and all(s == x for s in signs) for x in (1, 0))
     negative_zero = only_minus or (rho.mode == "RD" and not only_plus)
-    code = _convert(*total, rho, negative_zero=model.zero == "ieee" and negative_zero)
+    code = _convert(*total, rho, negative_zero=model.zero in ("ieee", "start") and negative_zero)
     fmt = formats.get(rho.format)
     if model.zero == "plus" and code == fmt.sign_bit:
         code = 0

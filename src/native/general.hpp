@@ -145,7 +145,7 @@ class General {
     const u64 minus_zero = u64(1) << (f.width - 1);
     u64 code = 0;
     if (x.n) code = encode(magnitude_of(x.n), x.unit, x.n < 0, f, rho.mode, rho.kept, rho.overflow);
-    else if (o_.zero == ZeroRule::ieee && (zeros.minus || (rho.mode == Mode::rd && !zeros.plus)))
+    else if (o_.zero >= ZeroRule::ieee && (zeros.minus || (rho.mode == Mode::rd && !zeros.plus)))
       code = minus_zero;
     if (o_.zero == ZeroRule::plus && code == minus_zero) code = 0;
     const bool subnormal = !((code & ~minus_zero) >> f.mantissa_bits);
@@ -163,7 +163,7 @@ class General {
     if (c && !alone) special.add(c->kind, c->sign);
     if (special.any()) return special.code(s_, o_.rho.format);
     Zeros zeros;
-    if (o_.zero == ZeroRule::ieee)
+    if (o_.zero >= ZeroRule::ieee)
       for (int i = 0; i < s_.L; ++i) zeros.add(!products_[size_t(i)].m, a[i].sign ^ b[i].sign);
 
     const int e_c = c && c->significand ? c->e : o_.has_e_zero ? s_.e_zero : none;
@@ -315,6 +315,8 @@ class General {
     size_t next = size_t(K) + 1;
     u64 code = 0;
     for (size_t at = 0; at < o_.tree.size(); at += size_t(o_.tree[at]) + 1) {
+      Term& first = nodes_[size_t(o_.tree[at + 1])];
+      if (o_.zero == ZeroRule::start && o_.tree[at] == 1 && first.kind == zero) first.sign = 0;
       code = combined(nodes_.data(), &o_.tree[at + 1], o_.tree[at], o_.rho);
       nodes_[next++] = term(decode(o_.rho.format, code));
     }

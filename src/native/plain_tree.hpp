@@ -27,8 +27,8 @@ template <class T> class PlainTree {
     T* node = v + K;
     for (const Step& step : steps_) {
       switch (step.op) {
-        case Op::value: *++node = v[step.x]; break;
-        case Op::product: *++node = number(a[step.y]) * number(b[step.y]); break;
+        case Op::value: *++node = v[step.x] + start_; break;
+        case Op::product: *++node = multiply_add(number(a[step.y]), number(b[step.y]), start_); break;
         case Op::add: *++node = v[step.x] + v[step.y]; break;
         case Op::multiply_add: *++node = multiply_add(number(a[step.y]), number(b[step.y]), v[step.x]); break;
       }
@@ -54,7 +54,7 @@ template <class T> class PlainTree {
              rho.kept == Limits::digits - 1 && rho.overflow != Overflow::saturate;
     };
     if (!native(o.rho) || (o.products.present && !native(o.products)) || o.flush_out != Flush::no ||
-        o.zero != ZeroRule::ieee || !fits(s_.a) || !fits(s_.b))
+        o.zero < ZeroRule::ieee || !fits(s_.a) || !fits(s_.b))
       return false;
     products_fit_ = o.products.present || fits(product_bits(), lowest_product(), highest_product());
     const int K = s_.group;
@@ -99,6 +99,8 @@ template <class T> class PlainTree {
   std::vector<Step> steps_;
   std::vector<T> values_;
   bool products_fit_ = false, uses_c_ = false;
+  // Added to an only child: -0 leaves it as it is, +0 makes +0 of its -0.
+  const T start_ = s_.open.zero == ZeroRule::start ? T(0) : -T(0);
 };
 
 }  // namespace bitmma::BITMMA_ISA::exact

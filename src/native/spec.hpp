@@ -38,7 +38,7 @@ enum class Family : int { fma, ftz, e, t, st, gst, tr, gtr, lowered, fdpa, sum_t
 enum class Mode : int { rne, rna, rz, rd, ru, ra };
 enum class Overflow : int { inf, saturate, ieee };
 enum class Flush : int { no, zero, sign };
-enum class ZeroRule : int { plus, signed_, ieee };
+enum class ZeroRule : int { plus, signed_, ieee, start };
 
 struct Rho {
   bool present;

@@ -7,12 +7,13 @@ representative; it claims only what is proved here, and what it does not know st
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+import re
+from typing import Any, TypeVar
 
 from bitmma import formats
 from bitmma.clfp.box import Box
 from bitmma.clfp.numbers import Range
-from bitmma.models import FDPA, GSTFDPA, STFDPA, TFDPA, Lowered, Model
+from bitmma.models import FDPA, GSTFDPA, STFDPA, TFDPA, Lowered, Model, SumTree
 
 __all__ = ["canonical"]
 
@@ -30,7 +31,9 @@ def canonical(model: Model, box: Box) -> tuple[Model, list[str]]:
         case TFDPA() | STFDPA() | GSTFDPA() if box.scale_format is None:
             return _truncated(model, box)
         case FDPA():
-            return _fused(model, box)
+            return _fused(_plain_overflow(model), box)
+        case SumTree():
+            return _rounded_products(_plain_overflow(model))
     return model, []
 
 
@@ -112,6 +115,40 @@ def _fused(model: FDPA, box: Box) -> tuple[FDPA, list[str]]:
             if getattr(model, field) == "sign":
                 changes[field] = "zero"
     return dataclasses.replace(model, **changes), why
+
+
+_General = TypeVar("_General", FDPA, SumTree)
+
+
+def _plain_overflow(model: _General) -> _General:
+    """IEEE's overflow is Inf where a mode rounds away from zero or to nearest."""
+    changes = {
+        name: dataclasses.replace(rho, overflow="inf")
+        for name in ("rho", "rho_products", "rho_product", "out")
+        if (rho := getattr(model, name, None)) is not None
+        and rho.overflow == "ieee"
+        and rho.mode in ("RNE", "RNA", "RA")
+    }
+    return dataclasses.replace(model, **changes) if changes else model
+
+
+def _rounded_products(model: SumTree) -> tuple[SumTree, list[str]]:
+    """Rounding a product twice alike is rounding it once."""
+    if "c" not in model.tree and model.flush_c != "no":
+        model = dataclasses.replace(model, flush_c="no")
+    once = model.rho_product == model.rho and model.flush_out == "no"
+    if not once or model.rho.mode != "RNE":
+        return model, []
+    tree = re.sub(r"\(([0-9]+)\)", r"\1", model.tree)
+    if not tree.startswith("(") or model.K < 2:
+        return model, []
+    zero = model.zero
+    if zero == "signed" or (zero == "start" and tree != model.tree):
+        # Sums of two numbers of a format never underflow, and +0 in one place is +0 at the root.
+        zero = "plus"
+    elif zero == "start":
+        zero = "ieee"
+    return dataclasses.replace(model, tree=tree, zero=zero), []
 
 
 def _span(box: Box, model: Model) -> tuple[int, int, int]:

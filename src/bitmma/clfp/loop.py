@@ -37,6 +37,8 @@ __all__ = ["Progress", "probe"]
 
 _TURNS = 24
 _STARTS = 6
+#: With a model found, other starts are followed if less than one answer in so many is wrong.
+_NEAR = 50
 _RIVALS = 64
 _TRACED = 400
 _CHUNK = 1 << 17
@@ -210,9 +212,13 @@ class _Run:
         for name, starts in self.stages:
             self.note("models", f"{name}: {len(starts)} starts")
             starts = sorted(dict.fromkeys(starts), key=self.evidence.wrong)[:_STARTS]
-            ends = [self.space.descend(start, self.evidence) for start in starts]
-            good = [m for m in dict.fromkeys(ends) if self.evidence.fits(m)]
-            for m in dict.fromkeys(ends):
+            ends: dict[Model, None] = {}
+            for start in starts:
+                near = self.evidence.wrong(start) * _NEAR < self.evidence.count
+                if near or not any(map(self.evidence.fits, ends)):
+                    ends[self.space.descend(start, self.evidence)] = None
+            good = [m for m in ends if self.evidence.fits(m)]
+            for m in ends:
                 wrong = self.evidence.wrong(m)
                 if self.best is None or wrong < self.evidence.wrong(self.best):
                     self.best = m

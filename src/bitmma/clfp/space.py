@@ -126,7 +126,8 @@ class Space:
     def _sums(self, tree: Tree) -> Iterator[Model]:
         """The tree as it is: with fused multiply-adds, and with every product rounded."""
         for d in self._conversions():
-            first: dict[str, Any] = {**d, "nan": self._nan()}
+            zero = "ieee" if self.facts.get("negative_zero") else "start"
+            first: dict[str, Any] = {**d, "nan": self._nan(), "zero": zero}
             yield SumTree(nested(tree, self.k), **first)
             yield SumTree(nested(tree, self.k), rho_product=d["rho"], **first)
 
@@ -260,6 +261,10 @@ def _trees(space: Space, model: Model) -> list[Any]:
     return found
 
 
+def _zero_rules(space: Space, model: Model) -> list[Any]:
+    return list(models.TREE_ZERO_RULES if isinstance(model, SumTree) else models.ZERO_RULES)
+
+
 def _choices(*values: Any) -> Callable[[Space, Model], list[Any]]:
     return lambda space, model: list(values)
 
@@ -289,7 +294,7 @@ _DOMAINS: dict[str, Callable[[Space, Model], list[Any]]] = {
     "flush_in": _choices(*models.FLUSHES),
     "flush_c": _choices(*models.FLUSHES),
     "flush_out": _choices(*models.FLUSHES),
-    "zero": _choices(*models.ZERO_RULES),
+    "zero": _zero_rules,
     "nan": _choices("ones", "quiet"),
     "drop_c": _choices(None, *range(65)),
     "e_sum": lambda space, model: [None, space.d.min_exponent],

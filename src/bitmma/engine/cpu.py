@@ -29,7 +29,7 @@ from bitmma.models import (
     OVERFLOWS,
     STFDPA,
     TFDPA,
-    ZERO_RULES,
+    TREE_ZERO_RULES,
     Conversion,
     Lowered,
     Model,
@@ -334,7 +334,7 @@ def _open_fields(model: FDPA | SumTree) -> list[int]:
     choices: tuple[tuple[str, Sequence[str]], ...] = (
         *((name, _MODES) for name in ("cut", "cut_c", "cut_groups", "cut2", "cut_sum")),
         *((name, FLUSHES) for name in ("flush_in", "flush_c", "flush_out")),
-        ("zero", ZERO_RULES), ("c", ("early", "late")), ("order", ("chain", "pairwise")),
+        ("zero", TREE_ZERO_RULES), ("c", ("early", "late")), ("order", ("chain", "pairwise")),
     )  # fmt: skip
     # A SumTree has some of these fields: for the others, any value does.
     x = {f.name: getattr(model, f.name) for f in fields(model)}
