@@ -151,6 +151,37 @@ class Report:
         """Read what `save` wrote."""
         return Report.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
 
+    def svg(self) -> str:
+        """The tree as a standalone picture.
+
+        Raises:
+            ValueError: no tree was found.
+        """
+        from bitmma.clfp.draw import tree_svg
+
+        if self.tree is None:
+            raise ValueError(f"there is no tree to draw: {self.tree_note or self.reason}")
+        return tree_svg(self.tree, int(self.box["k"]))
+
+    def html(self) -> str:
+        """All of it as one page, which needs nothing from anywhere else."""
+        from bitmma.clfp.page import report_page
+
+        return report_page(self)
+
+    def save_svg(self, path: str | Path) -> None:
+        """Write the tree's picture; ValueError where there is no tree."""
+        Path(path).write_text(self.svg(), encoding="utf-8")
+
+    def save_html(self, path: str | Path) -> None:
+        """Write the page."""
+        Path(path).write_text(self.html(), encoding="utf-8")
+
+    def _repr_html_(self) -> str:
+        from bitmma.clfp.page import report_fragment
+
+        return report_fragment(self)
+
     def __str__(self) -> str:
         lines = [f"{self.box['name']}: {self.status}", self.reason]
         if self.tree is not None or self.tree_note:

@@ -30,6 +30,7 @@ __all__ = [
     "from_text",
     "leaves",
     "read_tree",
+    "runs",
     "text",
     "to_text",
 ]
@@ -125,12 +126,12 @@ def text(tree: Tree, k: int) -> str:
         lanes.sort(key=lambda lane: lane != k)  # c first
         if node.kind == "add":
             return f"({' + '.join([*inner, *map(name, lanes)])})"
-        return f"{node.kind}({', '.join([*inner, *_runs(lanes, k)])})"
+        return f"{node.kind}({', '.join([*inner, *runs(lanes, k)])})"
 
     return fold(tree, name, joined)
 
 
-def _runs(lanes: Sequence[int], k: int) -> list[str]:
+def runs(lanes: Sequence[int], k: int) -> list[str]:
     """Consecutive lanes as p0..p7; c first."""
     found = ["c"] if k in lanes else []
     lanes, start = [i for i in lanes if i != k], 0

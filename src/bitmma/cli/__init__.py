@@ -1,4 +1,4 @@
-"""The command line: ``bitmma list | compare | explain | matmul | vectors``.
+"""The command line: ``bitmma list | compare | explain | matmul | vectors | probe``.
 
 Whatever a user got wrong ends in exit code 2 and one line on stderr. Modules that compute are
 imported by the command that needs them, so that ``--help`` is quick.
@@ -378,6 +378,87 @@ def vectors(
         _find(gpu, instruction), {k: v for k, v in changes.items() if v is not None}
     )
     golden.write(instr, output, cases, seed, chosen)
+
+
+# --- probing --------------------------------------------------------------------------------------
+
+_FUNCTION = " Of a function only."
+
+
+@app.command()
+def probe(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="GPU|FUNCTION",
+            help="A GPU, then an instruction; or alone a function D = f(A, B, C), where it is: "
+            "path/to/module.py:fn.",
+        ),
+    ],
+    instruction: Annotated[
+        str | None, typer.Argument(metavar="[INSTR]", help="See `bitmma list`.")
+    ] = None,
+    m: Annotated[int, typer.Option("--m", help="Rows of A." + _FUNCTION)] = 8,
+    n: Annotated[int, typer.Option("--n", help="Columns of B." + _FUNCTION)] = 8,
+    k: Annotated[int | None, typer.Option("--k", help="Columns of A." + _FUNCTION)] = None,
+    a: Annotated[str, typer.Option("--a", help="The format of A." + _FUNCTION)] = "f16",
+    b: Annotated[str | None, typer.Option("--b", help="Default: as A.")] = None,
+    c: Annotated[str, typer.Option("--c", help="The format of C." + _FUNCTION)] = "f32",
+    d: Annotated[str | None, typer.Option("--d", help="Default: as C.")] = None,
+    scale: Annotated[str | None, typer.Option(help="Block scales: ue8m0 or ue4m3.")] = None,
+    block: Annotated[int | None, typer.Option(help="How many k share a scale.")] = None,
+    batched: Annotated[
+        bool, typer.Option("--batched", help="The function takes leading batch dimensions.")
+    ] = False,
+    inputs: Annotated[
+        int | None, typer.Option(min=1, help="Outputs to compare with the model found.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the random inputs.")] = 0,
+    limit: Annotated[float, typer.Option(help="Seconds that one call may take.")] = 60.0,
+    resume: Annotated[
+        Path | None,
+        typer.Option(help="Keeps the answers; after an interrupt the same command goes on there."),
+    ] = None,
+    output: Annotated[
+        list[Path] | None,
+        typer.Option("--output", "-o", help="The report: .json, .html, .svg. Several times."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Find the arithmetic of a unit, or of any function, from what it returns alone.
+
+    Ends with 0 if a model was found and verified, with 1 if it was not: ambiguous, unexplained, or
+    invalid.
+    """
+    from bitmma.cli import probing
+
+    box: Any
+    if instruction is not None:
+        box = _find(target, instruction)
+    elif ":" not in target:
+        raise ValueError(
+            f"{target!r}: what is probed is GPU and INSTR or path/to/module.py:function"
+        )
+    elif k is None:
+        raise ValueError(f"{target}: a function needs --k, the columns of A")
+    else:
+        box = probing.black_box(
+            target, m=m, n=n, k=k, a=a, b=b, c=c, d=d, scale=scale, block=block, batched=batched
+        )
+    settings: dict[str, Any] = {"seed": seed, "limit": limit, "checkpoint": resume}
+    if inputs is not None:
+        settings["inputs"] = inputs
+    from rich.console import Console
+
+    bar = Console(stderr=True) if sys.stderr is not None and sys.stderr.isatty() else None
+    report = probing.run(box, output or [], bar, **settings)
+    if json:
+        _print_json(report.to_dict())
+    else:
+        _check_stdout()
+        print(report)
+    if report.status != "verified":
+        raise typer.Exit(1)
 
 
 # --- small things ---------------------------------------------------------------------------------
