@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import bitmma
+from bitmma import Epilogue, Schedule
 from bitmma.models import (
     EFDPA,
     FMA,
@@ -30,6 +31,12 @@ MX_A = np.zeros((16, 32), ml_dtypes.float8_e4m3fn)
 MX_B = np.zeros((32, 8), ml_dtypes.float8_e5m2)
 S = ml_dtypes.float8_e8m0fnu
 SA, SB = np.ones((16, 1), S), np.ones((1, 8), S)
+F64 = bitmma.instruction("A100", "m8n8k4.f64.f64.f64.f64")
+ONES = np.ones((16, 1), "f4")
+PROMOTED: Any = {
+    "schedule": Schedule(16), "promote_scale_a": ONES, "promote_block_a": (1, 16),
+    "promote_block_b": (16, 8),
+}  # fmt: skip
 
 
 def matmul(*operands: Any, instruction: Any = F16, **more: Any) -> Any:
@@ -437,6 +444,186 @@ CASES: dict[str, tuple[Callable[[], Any], type[Exception], list[str]]] = {
         ValueError,
         ["b[0] has 16610 bits"],
     ),
+    # schedules, epilogues and their scales
+    **{
+        f"Schedule {change}": (lambda change=change: Schedule(**change), error, [words])
+        for change, error, words in (
+            ({"promote_every": 0}, ValueError, "Schedule: promote_every must be 1 or more, not 0"),
+            ({"promote_every": 1.5}, TypeError, "Schedule: promote_every must be an int, not 1.5"),
+            ({"split_k": True}, TypeError, "Schedule: split_k must be an int, not True"),
+            ({"split_tile": -1}, ValueError, "Schedule: split_tile must be 1 or more, not -1"),
+            ({"reduce": "tree"}, ValueError, "reduce is 'serial' or 'pairwise', not 'tree'"),
+            ({"split_order": None}, ValueError, "split_order is 'contiguous' or 'interleaved', no"),
+            ({"promote_fused": 1}, TypeError, "promote_fused must be True or False, not 1"),
+        )
+    },
+    **{
+        f"parse {text!r}": (lambda text=text: Schedule.parse(text), error, [words])
+        for text, error, words in (
+            ("promote", ValueError, "'promote' is no field with its value; write chain, or some"),
+            ("every=3", ValueError, "'every=3' is no field with its value"),
+            ("split_k=2,split_k=3", ValueError, "'split_k=3' is given twice"),
+            ("split_k=two", ValueError, "split_k must be a positive integer, not 'two'"),
+            ("split_k=None", ValueError, "split_k must be a positive integer, not 'None'"),
+            ("promote_every=-1", ValueError, "promote_every must be a positive integer, not '-1'"),
+            ("promote_every=0", ValueError, "Schedule: promote_every must be 1 or more"),
+            ("promote_fused=yes", ValueError, "promote_fused is True or False, not 'yes'"),
+            ("reduce=tree", ValueError, "reduce is 'serial' or 'pairwise'"),
+            (None, TypeError, "a schedule is parsed from a string, not NoneType"),
+        )
+    },
+    **{
+        f"matmul {name}": (lambda more=more: matmul(A, B, **more), error, words)
+        for name, more, error, words in (
+            ("schedule", {"schedule": "chain"}, TypeError, ["schedule must be a bitmma.Schedule"]),
+            (
+                "epilogue",
+                {"epilogue": 1},
+                TypeError,
+                ["epilogue must be a bitmma.Epilogue or No"],
+            ),
+            (
+                "executor",
+                {"executor": 2},
+                TypeError,
+                ["executor must be a concurrent.futures"],
+            ),
+            (
+                "promote_every",
+                {"schedule": Schedule(24)},
+                ValueError,
+                ["promote_every must be a multiple of 16, the k of m16n8k16.f32.f16.f16.f32, not"],
+            ),
+            (
+                "split_tile",
+                {"schedule": Schedule(split_k=2, split_tile=8)},
+                ValueError,
+                ["split_tile must be a multiple of 16", "not 8"],
+            ),
+            (
+                "split_k",
+                {"schedule": Schedule(split_k=2, split_tile=16)},
+                ValueError,
+                ["split_k must be at most 1 for K = 16 in tiles of 16, not 2"],
+            ),
+            (
+                "scale without promotion",
+                {"promote_scale_a": ONES},
+                ValueError,
+                ["promote_scale_a was given, but the schedule has no promote_every"],
+            ),
+            (
+                "scale's block",
+                {**PROMOTED, "promote_block_a": (1, 24)},
+                ValueError,
+                ["promote_block_a must span a multiple of promote_every = 16 along k, not 24"],
+            ),
+            (
+                "scale's block type",
+                {**PROMOTED, "promote_block_a": 16},
+                TypeError,
+                ["promote_block_a must be two positive integers, not 16"],
+            ),
+            (
+                "scale's empty block",
+                {**PROMOTED, "promote_block_a": (0, 16)},
+                ValueError,
+                ["promote_block_a must be two positive integers, not (0, 16)"],
+            ),
+            (
+                "scale's shape",
+                {**PROMOTED, "promote_block_a": (4, 16)},
+                ValueError,
+                ["promote_scale_a must be (..., 4, 1), one for each block of (4, 16)", "(16, 1)"],
+            ),
+            (
+                "scale's type",
+                {**PROMOTED, "promote_scale_a": ONES.astype("f8")},
+                TypeError,
+                ["promote_scale_a must be float32 values", "not float64"],
+            ),
+            (
+                "scale's dimensions",
+                {**PROMOTED, "promote_scale_a": deep(ONES)},
+                ValueError,
+                ["promote_scale_a may have up to 30 leading dimensions, not 31"],
+            ),
+            (
+                "scale's batch",
+                {
+                    **PROMOTED,
+                    "promote_scale_a": np.ones((2, 16, 1), "f4"),
+                    "promote_scale_b": np.ones((3, 1, 1), "f4"),
+                },
+                ValueError,
+                ["leading dimensions do not broadcast: a (16, 16), b (16, 8)"],
+            ),
+            (
+                "C of f16",
+                {"C": B, "schedule": Schedule(16)},
+                TypeError,
+                ["C must be float32 values or uint32 codes of f32, not float16"],
+            ),
+            ("beta", {"epilogue": Epilogue(beta=1)}, ValueError, ["has a beta, but there is no C"]),
+            (
+                "bias",
+                {"epilogue": Epilogue(bias=np.ones(16, "f4"))},
+                ValueError,
+                ["the epilogue's bias must be (8,), got (16,)"],
+            ),
+            (
+                "row-wise",
+                {"epilogue": Epilogue(scale_a=ONES)},
+                ValueError,
+                ["scale_a and scale_b must be two numbers or of shapes (16, 1) and (1, 8), got"],
+            ),
+        )
+    },
+    "a chain across scale blocks": (
+        lambda: matmul(
+            np.zeros((16, 64), "f2"),
+            np.zeros((64, 8), "f2"),
+            schedule=Schedule(32, 2, "interleaved", 16),
+            promote_scale_a=np.ones((16, 2), "f4"),
+            promote_block_a=(1, 32),
+        ),
+        ValueError,
+        ["promote_scale_a: with promote_every=32,split_k=2", "runs across"],
+    ),
+    "promotion scales in f64": (
+        lambda: matmul(
+            np.zeros((8, 4)),
+            np.zeros((4, 8)),
+            instruction=F64,
+            schedule=Schedule(4),
+            promote_scale_a=np.ones((8, 1), "f4"),
+        ),
+        ValueError,
+        ["promote_scale_a is for FP32 accumulators, those of m8n8k4.f64"],
+    ),
+    "epilogue in f64": (
+        lambda: matmul(np.zeros((8, 4)), np.zeros((4, 8)), instruction=F64, epilogue=Epilogue()),
+        ValueError,
+        ["an epilogue is for FP32 accumulators, those of m8n8k4.f64"],
+    ),
+    "no chain of f16 and f32": (
+        lambda: matmul(A, B, instruction=("V100", "m8n8k4.f32.f16.f16.f16"), schedule=Schedule(8)),
+        ValueError,
+        ["C of f16 and gives a D of f32, so it cannot be chained"],
+    ),
+    **{
+        f"Epilogue {name}": (lambda change=change: Epilogue(**change), error, [words])
+        for name, change, error, words in (
+            ("alpha", {"alpha": [1, 2]}, ValueError, "alpha must be one number, got shape (2,)"),
+            ("text", {"alpha": "1"}, TypeError, "alpha must be numbers, not '1'"),
+            ("bool", {"beta": True}, TypeError, "beta must be numbers, not True"),
+            ("bias", {"bias": np.array(["x"])}, TypeError, "bias: x must be real numbers, not"),
+            ("double", {"scale_a": np.array(0.1)}, ValueError, "scale_a must hold float32 values"),
+            ("out", {"out_format": "f64"}, ValueError, "out_format is one of f32, f16, bf16, e4m3"),
+            ("out type", {"out_format": 16}, TypeError, "a format is named by a string, not int"),
+            ("both", {"alpha": 2, "scale_a": ONES}, ValueError, "come without alpha and beta"),
+        )
+    },
     # threads
     "threads": (lambda: matmul(A, B, threads=0), ValueError, ["threads must be", "0"]),
     "threads type": (lambda: matmul(A, B, threads=1.5), TypeError, ["threads must be", "1.5"]),

@@ -39,12 +39,16 @@ if TYPE_CHECKING:
         isa,
         models,
         nv_ptx,
+        recipes,
         reference,
         testing,
     )
     from bitmma.analysis import compare
+    from bitmma.blocks import quantize_blocks
+    from bitmma.epilogue import Epilogue
     from bitmma.formats import decode, quantize
     from bitmma.gemm import matmul
+    from bitmma.schedule import Schedule
     from bitmma.unit import Instruction, instruction, instructions, mma
 
     __version__: str
@@ -54,7 +58,9 @@ BITS_VERSION = 1
 
 __all__ = [
     "BITS_VERSION",
+    "Epilogue",
     "Instruction",
+    "Schedule",
     "__version__",
     "amd",
     "analysis",
@@ -71,12 +77,16 @@ __all__ = [
     "models",
     "nv_ptx",
     "quantize",
+    "quantize_blocks",
+    "recipes",
     "reference",
     "testing",
 ]
 
 _HOME = {
+    "Epilogue": "epilogue",
     "Instruction": "unit",
+    "Schedule": "schedule",
     "compare": "analysis",
     "decode": "formats",
     "instruction": "unit",
@@ -84,6 +94,7 @@ _HOME = {
     "matmul": "gemm",
     "mma": "unit",
     "quantize": "formats",
+    "quantize_blocks": "blocks",
 }
 
 

@@ -30,6 +30,7 @@ __all__ = [
     "Decoded",
     "Format",
     "Kind",
+    "as_float64",
     "decode",
     "get",
     "quantize",
@@ -457,7 +458,7 @@ def quantize(
         raise TypeError(f"rounding must be a string, not {rounding!r}")
     if rounding not in ROUNDINGS:
         raise ValueError(f"rounding is one of {', '.join(ROUNDINGS)}, not {rounding!r}")
-    values = _as_float64(x)
+    values = as_float64(x)
     nan = np.isnan(values)
     if nan.any() and not fmt.has_nan:
         raise ValueError(f"x has a NaN and {fmt} has none")
@@ -467,7 +468,8 @@ def quantize(
     return codes.view(fmt.dtype) if codes.dtype != fmt.dtype else codes
 
 
-def _as_float64(x: npt.ArrayLike) -> npt.NDArray[np.float64]:
+def as_float64(x: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """Real numbers (NumPy, ml_dtypes, PyTorch, lists) as float64, exactly, or an error."""
     if isinstance(x, np.ma.MaskedArray):
         raise TypeError("x is a masked array; a format knows no masks, fill it first")
     torch = sys.modules.get("torch")

@@ -65,7 +65,6 @@ class Call:
         model: the arithmetic. a, b, c, scale, block: operand formats as in `isa.Entry`.
         shapes: the trailing dimensions; None takes them from A and B.
         vector: dot products (``a``, ``b``, ``c``) rather than matrices (``A``, ``B``, ``C``).
-        k: products of one instruction of a chain; None: all of K is one instruction.
     """
 
     title: str
@@ -77,18 +76,16 @@ class Call:
     block: int | None
     shapes: _Shapes | None
     vector: bool = False
-    k: int | None = None
 
     @functools.cached_property
     def _engine_arguments(self) -> Mapping[str, Any]:
-        arguments: dict[str, Any] = {
+        return {
             "a_format": self.a,
             "b_format": self.b,
             "c_format": self.c,
             "scale_format": self.scale,
             "block": self.block,
         }
-        return arguments if self.vector else arguments | {"k": self.k}
 
     @functools.cached_property
     def _names(self) -> tuple[str, str, str, int]:
@@ -108,6 +105,21 @@ class Call:
         threads: int | None = None,
     ) -> Array:
         """Codes out of the operands, shapes checked, the engine asked, its answer wrapped."""
+        codes, kind = self.read(A, B, C, scale_a, scale_b)
+        a, b, c, scales = codes
+        ask = engine.dpa if self.vector else engine.mma
+        d = ask(self.model, a, b, c, threads=threads, **self._engine_arguments, **scales)
+        return operands.wrap(d, self._d, kind)
+
+    def read(
+        self,
+        A: Array,
+        B: Array,
+        C: Array | None,
+        scale_a: Array | None = None,
+        scale_b: Array | None = None,
+    ) -> tuple[tuple[Any, Any, Any | None, dict[str, Any]], operands.Kind]:
+        """The operands as codes (a, b, c and the scales by name), checked, and their kind."""
         name_a, name_b, name_c, k_axis_b = self._names
         a, kind = operands.to_codes(A, self.a, name_a)
         b, kind_b = operands.to_codes(B, self.b, name_b, k_axis_b)
@@ -131,9 +143,7 @@ class Call:
             or any(scale.shape != getattr(shapes, name) for name, scale in scales.items())
         ):
             self._check_shapes(shapes, a, b, c, scales)
-        ask = engine.dpa if self.vector else engine.mma
-        codes = ask(self.model, a, b, c, threads=threads, **self._engine_arguments, **scales)
-        return operands.wrap(codes, self._d, kind)
+        return (a, b, c, scales), kind
 
     def _scales(self, *given: Array | None) -> tuple[dict[str, Any], dict[str, Any]]:
         """The scales as codes, and their kinds; both there or, without block scaling, neither."""
@@ -161,13 +171,7 @@ class Call:
                 f"inner dimensions differ: A is {_tuple(a.shape)} and B is {_tuple(b.shape)}; "
                 f"B must be (..., {a.shape[-1]}, N)"
             )
-        K = a.shape[-1]
-        if self.k is not None and self.k < K and self.c != self.model.d:
-            raise ValueError(
-                f"{self.title} takes a C of {self.c} and gives a D of {self.model.d}, so it cannot "
-                f"be chained: K must be at most {self.k}, got {K}"
-            )
-        return _matrix_shapes(a.shape[-2], b.shape[-1], K, self.block)
+        return _matrix_shapes(a.shape[-2], b.shape[-1], a.shape[-1], self.block)
 
     def _check_shapes(
         self, shapes: _Shapes, a: Any, b: Any, c: Any | None, scales: Mapping[str, Any]
@@ -363,10 +367,9 @@ class Instruction(isa.Entry):
     def _vector_call(self) -> Call:
         return self._call(_vector_shapes(self.k, self.block), vector=True)
 
-    @functools.cached_property
-    def chain_call(self) -> Call:
-        """Matrices of any size on chains of this instruction: for `bitmma.matmul`."""
-        return dataclasses.replace(self._matrix_call, shapes=None, k=self.k)
+    def free_call(self, c: str) -> Call:
+        """Reads matrices of any size, C of format ``c``: for `bitmma.matmul`."""
+        return dataclasses.replace(self._matrix_call, shapes=None, c=c)
 
     def _call(self, shapes: _Shapes, *, vector: bool) -> Call:
         return Call(

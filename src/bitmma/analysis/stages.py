@@ -13,8 +13,8 @@ switched off          what is left, family by family
                       Lowered: its T-FDPA unit with F = 64, the widest there is. FMA, FTZ-MulAdd
                       and E-FDPA align nothing.
 3 ``accumulation``    All K products and C (and, with a schedule, its additions outside) are one
-                      exact sum, rounded once, at the end, by rho (Lowered, FTZ-MulAdd, schedules: RNE
-                      to the output's format): no rounding between groups.
+                      exact sum, rounded once, at the end, by rho (Lowered, FTZ-MulAdd, schedules:
+                      RNE to the output's format): no rounding between groups.
 4 ``rounding``        That last rounding is left out: the exact result.
 ====================  ==========================================================================
 
