@@ -66,7 +66,9 @@ class Tabular:
 
 
 def number(x: Any) -> str:
-    """A value in a table: four digits of a float."""
+    """A value in a table: four digits of a float, a dash for what is not there."""
+    if x is None:
+        return "—"
     if isinstance(x, float):
         return f"{x:.4g}"
     return f"{x:,}" if isinstance(x, int) and not isinstance(x, bool) else str(x)
