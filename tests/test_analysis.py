@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 import bitmma
-from bitmma import analysis, formats, models
+from bitmma import analysis, formats, models, reference
 from bitmma.analysis import accuracy, bounds, exact, stages
-from bitmma.models import EFDPA, RZ_FP32, TFDPA, Conversion, Lowered
+from bitmma.models import EFDPA, RNE_FP64, RZ_FP32, TFDPA, Conversion, Lowered
 from bitmma.unit import Instruction
 
 # One instruction for each model, both outputs of T-FDPA, and every format that is special.
@@ -227,50 +227,50 @@ def test_the_switched_off_units(which: tuple[str, str]) -> None:
     p = stages.product(instr, A, B, C, scales.get("scale_a"), scales.get("scale_b"), None)
     peeled = {s.cause: s for s in stages.peel(p)}
     drops = bool(formats.get(instr.a).dropped_bits)
-    expected = FAMILY_CAUSES.get(instr.model.family, ["alignment", "accumulation", "rounding"])
+    expected = FAMILY_CAUSES.get(instr.model.family, ["accumulation", "alignment", "rounding"])
     assert list(peeled) == (["input"] * drops + expected if drops else expected)
 
     x = exact_by_fractions(instr, A, B, C, scales)
     rho = stages.last_rounding(instr.model)
+    one_sum = peeled["alignment" if "alignment" in peeled else "accumulation"].d
+    assert one_sum is not None
     for index in np.ndindex(3, 2):
-        n, q = x[index].numerator, 1 - x[index].denominator.bit_length()
-        fmt = formats.get(rho.format)
-        code = fmt.encode(n, q, rho.mode, mantissa_bits=rho.mantissa_bits)
-        one = formats.decode(np.array([code], fmt.code_dtype), fmt)[0]
-        found = peeled["accumulation"].d
-        assert found is not None and found[index] == one
+        assert one_sum[index] == rounded(x[index], rho)
         if "alignment" in peeled:
-            found = peeled["alignment"].d
+            found = peeled["accumulation"].d
             assert found is not None
-            assert found[index] == _unaligned(instr, p, *index)
+            assert found[index] == rounded(_wide_accumulators(p, *index), rho)
 
 
-def _unaligned(instr: Instruction, p: stages.Product, i: int, j: int) -> float:
-    """Groups of exact sums, each rounded by rho, in fractions."""
-    model: Any = instr.model
-    products = [Fraction(a) * Fraction(b) for a, b in zip(p.A[i], p.B[:, j], strict=True)]
-    assert p.C is not None
-    c = Fraction(p.C[i, j])
+def rounded(number: Fraction, rho: Conversion) -> float:
+    fmt = formats.get(rho.format)
+    n, q = number.numerator, 1 - number.denominator.bit_length()
+    code = fmt.encode(n, q, rho.mode, mantissa_bits=rho.mantissa_bits)
+    return float(formats.decode(np.array([code], fmt.code_dtype), fmt)[0])
 
-    def rounded(number: Fraction, rho: Conversion) -> Fraction:
-        fmt = formats.get(rho.format)
-        n, q = number.numerator, 1 - number.denominator.bit_length()
-        code = fmt.encode(n, q, rho.mode, mantissa_bits=rho.mantissa_bits)
-        return Fraction(formats.decode(np.array([code], fmt.code_dtype), fmt)[0])
 
+def _wide_accumulators(p: stages.Product, i: int, j: int) -> Fraction:
+    """One chain with f64 accumulators, by the reference."""
+    instr, model = p.instr, p.instr.model
     if isinstance(model, Lowered):
-        period = sum(map(len, model.parts))
-        for start in range(0, len(products), model.K):
-            t = Fraction(0)
-            for part in model.parts:
-                mine = [products[start + k] for k in range(model.K) if k % period in part]
-                for at in range(0, len(mine), model.unit.L):
-                    t = rounded(t + sum(mine[at : at + model.unit.L]), model.unit.rho)
-            c = rounded(c + t, Conversion("RNE", model.d))
-        return float(c)
-    for start in range(0, len(products), model.L):
-        c = rounded(c + sum(products[start : start + model.L]), model.rho)
-    return float(c)
+        wide: Any = Lowered(model.K, dataclasses.replace(model.unit, rho=RNE_FP64), model.parts)
+    else:
+        wide = dataclasses.replace(model, rho=RNE_FP64)  # type: ignore[call-arg]
+    drops = bool(formats.get(instr.a).dropped_bits)
+    a_format, b_format = ("f32", "f32") if drops else (instr.a, instr.b)
+    a, b, _, scale_a, scale_b = p.codes
+    assert p.C is not None
+    scaling = {}
+    if instr.scale:
+        scaling = {
+            "scale_format": instr.scale, "block": instr.block,
+            "scale_a": scale_a[i].tolist(), "scale_b": scale_b[:, j].tolist(),
+        }  # fmt: skip
+    code = reference.chain(
+        wide, a[i].tolist(), b[:, j].tolist(), int(p.C.view(np.uint64)[i, j]), k=instr.k,
+        a_format=a_format, b_format=b_format, c_format="f64", **scaling,
+    )  # fmt: skip
+    return Fraction(float(formats.decode(np.array([code], np.uint64), "f64")[0]))
 
 
 def test_the_unflushed_unit() -> None:
@@ -466,6 +466,38 @@ def test_discrepancy_says_which_step() -> None:
     assert analysis.discrepancy(wide, half, A, B).differing == 0
     same = analysis.discrepancy(wide, wide, A, B)
     assert (same.differing, same.worst, same.parts_at) == (0, None, None)
+
+
+def test_models_without_switches(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = ("H100", "m16n8k16.f32.f16.f16.f32"), ("A100", "m16n8k16.f32.f16.f16.f32")
+    A, B, _, _ = draw(unit(first), 8, 64, 8)
+    monkeypatch.setattr(stages, "_SWITCHES", {})
+    assert analysis.errors(first, A, B).causes == ()
+    d = analysis.discrepancy(first, second, A, B)
+    assert d.steps == {"not split": d.differing} and d.differing > 0
+
+
+def test_schedules() -> None:
+    """The whole error and its parts, outside sums too, against fractions."""
+    instr = unit(("H100", "m64n8k32.f32.e4m3.e4m3"))
+    A, B, _, _ = draw(instr, 6, 256, 5)
+    C = analysis.sample("normal", (6, 5), seed=3).astype(np.float32)
+    schedule = bitmma.Schedule(promote_every=64)
+    e = analysis.errors(instr, A, B, C, schedule=schedule)
+    d = bitmma.matmul(A, B, C, instruction=instr, schedule=schedule)
+    x = exact_by_fractions(instr, A, B, C, {})
+    assert (e.error == (fractions(d) - x).astype(float)).all() and e.bound is None
+    assert [c.name for c in e.causes] == ["accumulation", "alignment", "rounding"]
+    assert e.causes[1].left.max_ulps <= 0.5 and e.causes[2].left.max_abs == 0
+    total = sum(c.part.bias for c in e.causes)
+    assert total == pytest.approx(e.total.bias, rel=1e-9, abs=1e-15)
+    half = unit(("H100", "m16n8k16.f16.f16.f16.f16"))  # whose C and D are f32 then
+    a, b = (analysis.sample("normal", s, seed=9).astype(np.float16) for s in ((4, 64), (64, 4)))
+    e = analysis.errors(half, a, b, C[:4, :4], schedule=schedule)
+    assert (
+        e.d.astype(np.float32).tolist()
+        == bitmma.matmul(a, b, C[:4, :4], instruction=half, schedule=schedule).tolist()
+    )
 
 
 def test_where_two_chains_part() -> None:
@@ -673,7 +705,7 @@ def test_results_are_tables() -> None:
         assert "CDNA3" in text and len(text.splitlines()) >= 3
         assert all(len(line) <= 140 for line in text.splitlines())
     frame = results()[0].to_pandas()
-    assert frame["cause"].tolist() == ["error", "alignment", "accumulation", "rounding"]
+    assert frame["cause"].tolist() == ["error", "accumulation", "alignment", "rounding"]
     assert frame["mse"].dtype == float
 
 

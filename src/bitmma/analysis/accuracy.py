@@ -57,7 +57,7 @@ class Cause:
     """One cause of error, switched off after those before it.
 
     Attributes:
-        name: input, alignment, accumulation or rounding: see `bitmma.analysis.stages`.
+        name: input, accumulation, alignment or rounding: see `bitmma.analysis.stages`.
         unit: the unit that is left, in words.
         part: the part of the error that went with it. Parts add up to the error.
         left: the error that the unit still has without it and those before it.

@@ -41,7 +41,7 @@ class Difference(Tabular):
             largest in units in the last place of the coarser output format at the exact result.
         steps: how many of the differing outputs agree once this is switched off in both units,
             causes in order (`bitmma.analysis.stages`): that step made the difference. "special":
-            outputs that an Inf or NaN decides.
+            outputs that an Inf or NaN decides; "not split": of models without switches.
         worst: the output with the largest difference, and what the two gave there; None if none.
         parts_at: after how many products of the worst output's chain the two accumulators first
             differ; None if none do.
@@ -142,6 +142,8 @@ def _steps(p: Product, q: Product, differ: npt.NDArray[np.bool_]) -> dict[str, i
     counts = {cause: 0 for cause in CAUSES}
     if open_.any():
         now, peeled = [p.d, q.d], [{s.cause: s.d for s in stages.peel(x)} for x in (p, q)]
+        if not all(peeled):
+            return {"not split": int(differ.sum())}
         for cause in CAUSES[:-1]:
             for i, without in enumerate(peeled):
                 d = without.get(cause)

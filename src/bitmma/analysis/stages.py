@@ -7,20 +7,25 @@ switched off          what is left, family by family
                       not flushed (the same unit on operands of a wider format, in which they are
                       normal numbers). tf32, xf32: the words' low 13 bits are not dropped (the same
                       unit on f32 operands). All others take operands as they are.
-2 ``alignment``       Every group of L products and the accumulator is summed exactly and rounded
-                      by the unit's own rho: T-FDPA(L, F, rho), ST-FDPA, GST-FDPA, TR-FDPA and
-                      GTR-FDPA become E-FDPA(L, rho), block scales multiplied into the operands.
-                      Lowered: its T-FDPA unit with F = 64, the widest there is. FMA, FTZ-MulAdd
-                      and E-FDPA align nothing.
-3 ``accumulation``    All K products and C (and, with a schedule, its additions outside) are one
-                      exact sum, rounded once, at the end, by rho (Lowered, FTZ-MulAdd, schedules:
-                      RNE to the output's format): no rounding between groups.
+2 ``accumulation``    Accumulators keep what a group gave them, and only the last is rounded by
+                      rho. T-, ST-, GST-, TR- and GTR-FDPA: rho is RNE-FP64 within the chain, and so
+                      for the unit in Lowered and all sums of a schedule, whose C is f64. FMA,
+                      E-FDPA and FTZ-MulAdd, which lose nothing but by rounding sums: one exact sum
+                      of all, rounded once.
+3 ``alignment``       Nothing is cut when terms are aligned: one exact sum of all, rounded once by
+                      the unit's last rounding. (FMA, E-FDPA and FTZ-MulAdd align nothing.)
 4 ``rounding``        That last rounding is left out: the exact result.
 ====================  ==========================================================================
 
-An output's error is so the sum of four parts, each the change that one switch makes: nothing is
-left over and nothing counts twice. The order matters (what is switched off first gets the
-interactions), and this is the order in which things happen inside a unit.
+The last rounding is rho; that of Lowered, FTZ-MulAdd and schedules is RNE to the output's format.
+
+An output's error is so the sum of up to four parts, each the change that one switch makes: nothing
+is left over and nothing counts twice. The order matters. An accumulator that was already cut when
+it was aligned has little left for rho to round, so accumulation goes first: what is put down to it
+is what only it does. Parts can cancel, too: on CDNA3, rounding accumulators to FP32 spares them
+most of the cut downward that comes next.
+
+Models other than these have no switches, and their errors are not split.
 """
 
 from __future__ import annotations
@@ -40,9 +45,11 @@ from bitmma.formats import Format
 from bitmma.gemm import matmul
 from bitmma.models import (
     EFDPA,
+    FMA,
     GSTFDPA,
     GTRFDPA,
     RNE_FP32,
+    RNE_FP64,
     STFDPA,
     TFDPA,
     TRFDPA,
@@ -71,7 +78,7 @@ __all__ = [
 Floats = npt.NDArray[np.float64]
 
 #: In the order in which they are switched off.
-CAUSES = ("input", "alignment", "accumulation", "rounding")
+CAUSES = ("input", "accumulation", "alignment", "rounding")
 
 
 def resolve(instruction: Any, name: str = "instruction") -> Instruction:
@@ -199,38 +206,47 @@ class Stage:
 
 
 def peel(p: Product) -> list[Stage]:
-    """The unit with one cause after the other switched off; without those that it does not have."""
-    stages = []
-    instr, values = p.instr, (p.A, p.B, p.C)
-    wide = _unflushed(p)
-    if wide is not None:
-        instr = wide
-        text = f"operands in {wide.a}" if wide.a != p.instr.a else "C in f64"
-        stages.append(Stage("input", text, _run_values(wide, values, p.schedule)))
-    if type(instr.model) in _UNALIGNED:
-        # Scales are multiplied into the operands, which float64 holds.
-        changes: dict[str, Any] = {"model": _UNALIGNED[type(instr.model)](instr.model)}
-        if instr.scale:
-            changes |= {"a": "f64", "b": "f64", "scale": None, "block": None}
-        unaligned = dataclasses.replace(instr, **changes)
-        stages.append(
-            Stage("alignment", repr(unaligned.model), _run_values(unaligned, values, p.schedule))
-        )
+    """The unit with one cause after the other switched off; without those that it does not have.
+
+    Empty for a model that has no switches.
+    """
+    stages: list[Stage] = []
+    if type(p.instr.model) not in _SWITCHES:
+        return stages
+    instr, (a, b, _, *scales) = p.instr, p.codes
+    unflushed = _unflushed(p)
+    if unflushed is not None:
+        instr = unflushed
+        text = f"operands in {instr.a}" if instr.a != p.instr.a else "C in f64"
+        a, b = _encoded(p.A, instr.a), _encoded(p.B, instr.b)
+        d = run(instr, (a, b, _addend(p, instr), None, None), p.schedule)
+        stages.append(Stage("input", text, d))
     rho = last_rounding(p.instr.model)
     if outside(p.instr, p.schedule):
         rho = Conversion("RNE", p.d_format)
-    stages.append(Stage("accumulation", f"one exact sum, {rho}", p.exact.rounded(rho)))
+    one_sum = p.exact.rounded(rho)
+    wide = _SWITCHES[type(instr.model)](instr.model)
+    if wide is None:
+        stages.append(Stage("accumulation", f"one exact sum, {rho}", one_sum))
+    else:
+        instr = dataclasses.replace(instr, model=wide, c="f64", d="f64")
+        d = run(instr, (a, b, _addend(p, instr), *scales), p.schedule)
+        rounded = Exact((np.where(np.isfinite(d), d, 0.0),)).rounded(rho)
+        d = np.where(np.isfinite(d), rounded, d)
+        stages.append(Stage("accumulation", f"{wide!r}, then {rho}", d))
+        stages.append(Stage("alignment", f"one exact sum, {rho}", one_sum))
     stages.append(Stage("rounding", "the exact result", None))
     return stages
 
 
-def _run_values(instr: Instruction, values: tuple[Floats | None, ...], schedule: Any) -> Floats:
-    names = (instr.a, instr.b, outside(instr, schedule) or instr.c)
-    quantized = [
-        None if x is None else formats.quantize(x, fmt)
-        for x, fmt in zip(values, names, strict=True)
-    ]
-    return run(instr, (*quantized, None, None), schedule)
+def _addend(p: Product, instr: Instruction) -> Any:
+    """C in the format that this unit takes."""
+    return None if p.C is None else _encoded(p.C, outside(instr, p.schedule) or instr.c)
+
+
+def _encoded(x: Floats, fmt: str) -> Any:
+    """The codes of numbers that a format holds."""
+    return formats.quantize(x, fmt).view(formats.get(fmt).code_dtype)
 
 
 def _unflushed(p: Product) -> Instruction | None:
@@ -257,21 +273,30 @@ def _has_subnormals(x: Floats, fmt: Format) -> bool:
     return bool(((x != 0) & (np.abs(x) < 2.0**fmt.min_exponent)).any())
 
 
-def _exact_groups(model: Any) -> Model:
-    return EFDPA(model.L, model.rho)
+def _wide(model: Any) -> Model:
+    found: Model = dataclasses.replace(model, rho=RNE_FP64)
+    return found
 
 
-def _widest_alignment(model: Any) -> Model:
-    return Lowered(model.K, dataclasses.replace(model.unit, F=64), model.parts)
+def _wide_unit(model: Any) -> Model:
+    return Lowered(model.K, dataclasses.replace(model.unit, rho=RNE_FP64), model.parts)
 
 
-_UNALIGNED: Mapping[type[Model], Callable[[Any], Model]] = {
-    TFDPA: _exact_groups,
-    STFDPA: _exact_groups,
-    GSTFDPA: _exact_groups,
-    TRFDPA: _exact_groups,
-    GTRFDPA: _exact_groups,
-    Lowered: _widest_alignment,
+def _nothing(model: Any) -> None:
+    del model
+
+
+#: The unit with wide accumulators; None where these are all that is wrong with it.
+_SWITCHES: Mapping[type[Model], Callable[[Any], Model | None]] = {
+    FMA: _nothing,
+    FTZMulAdd: _nothing,
+    EFDPA: _nothing,
+    TFDPA: _wide,
+    STFDPA: _wide,
+    GSTFDPA: _wide,
+    TRFDPA: _wide,
+    GTRFDPA: _wide,
+    Lowered: _wide_unit,
 }
 
 

@@ -34,7 +34,7 @@ PUBLISHED_RATIO = 18
 
 
 def compute(quick: bool, progress: Callable[[int, int], object]) -> Report:
-    shapes, bias = (4, 12) if quick else (30, 300)
+    shapes, bias = (4, 12) if quick else (20, 120)
     total = shapes + bias * len(OTHERS)
     down, zero = [], []
     for i in range(shapes):

@@ -68,8 +68,8 @@ def compute(quick: bool, progress: Callable[[int, int], object]) -> Report:
             "“mean error along x”), where FP16 results are rounded to nearest. Volta, with the "
             f"fewest bits, has the smallest error at this K: {rms['Volta', 'f32']:.2g} against "
             f"{rms['Ampere', 'f32']:.2g} on Ampere. It cuts each product, whose signs vary, at the "
-            "accumulator's own last bit, so that RZ mostly finds nothing left to cut off the sum. "
-            "The parts show it: two large ones that cancel.",
+            "accumulator's own last bit, so that RZ mostly finds nothing left to cut off the sum "
+            "(column “by accumulation”).",
             "With positive operands, 4·|N(0, 1)|, sums grow as K. FP16 accumulators "
             f"{end}lose whatever is below half of their last bit.",
         ],
@@ -85,7 +85,7 @@ def compute(quick: bool, progress: Callable[[int, int], object]) -> Report:
 
 def _row(which: tuple[str, str], A: Any, B: Any) -> dict[str, Any]:
     """Errors relative to the root mean square of the exact results; None where all overflow."""
-    names = ("alignment", "accumulation", "rounding")
+    names = ("accumulation", "alignment", "rounding")
     columns = ("relative RMS error", "mean error along x", *(f"by {name}" for name in names))
     try:
         e = errors(which, A, B)

@@ -154,7 +154,8 @@ def output_rounding(instr: Instruction) -> tuple[int, str]:
     products[:, 2] = 2 * U * 2.0 ** -np.arange(60)
     small = products[:, 2] < 4.0 ** formats.get(instr.a).min_exponent
     products[small, 2] = 0
-    bits = int(np.argmax(_dots(instr, products) == 2 * U)) - 1
+    gone = [np.abs(_dots(instr, sign * products)) == 2 * U for sign in (1, -1)]
+    bits = int(np.argmax(gone[0] | gone[1])) - 1  # a directed rounding keeps any ε, of one sign
     step = 2 * U * 2.0**-bits
     one = np.zeros(instr.k)
     one[:4] = U, U, step, step / 2

@@ -102,7 +102,7 @@ def _same(first: Instruction, second: Instruction) -> str:
 
 def _draw(shares: dict[str, Any], gpus: dict[str, list[str]]) -> Any:
     plt = figures()
-    figure, axes = plt.subplots(1, 2, figsize=(13, 5.8))
+    figure, axes = plt.subplots(1, 2, figsize=(12.4, 5.4))
     names = {gpu: gpu.replace("Ada Lovelace", "Ada").replace("RTX ", "RTX\n") for gpu in isa.GPUS}
     for ax, (fmt, share) in zip(axes, shares.items(), strict=True):
         image = ax.imshow(share, cmap="cividis_r", vmin=0, vmax=1)
