@@ -1,8 +1,7 @@
 """Executors: the bits of one call, tiles bounded in flight, errors and Ctrl-C."""
 
 import multiprocessing
-import threading
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ RNG = np.random.default_rng(0)
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gemm, "_TILE_PRODUCTS", 1 << 13)
     monkeypatch.setattr(gemm, "_TILE_SIDE", 8)
-    monkeypatch.setattr(gemm, "_IN_FLIGHT", 5)
+    monkeypatch.setattr(gemm, "_IN_FLIGHT", (2, 5))
 
 
 def fp8(*shape: int) -> np.ndarray:
@@ -30,32 +29,18 @@ def same(x: np.ndarray, y: np.ndarray) -> bool:
     return x.dtype == y.dtype and np.array_equal(x.view(f"u{x.itemsize}"), y.view(f"u{x.itemsize}"))
 
 
-class Now(Executor):
-    """Runs tasks as late as it may: when a result is asked for; counts those in flight."""
+class Slow(ThreadPoolExecutor):
+    """One thread, and a count of how many tasks were submitted and not yet done."""
 
     def __init__(self) -> None:
-        self.waiting: list[tuple[Future[Any], Any]] = []
-        self.most = self.ran = 0
+        super().__init__(1)
+        self.futures: list[Future[Any]] = []
+        self.most = 0
 
     def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        self.waiting.append((future, lambda: fn(*args, **kwargs)))
-        self.most = max(self.most, len(self.waiting))
-        if len(self.waiting) == gemm._IN_FLIGHT or fn is None:
-            threading.Timer(0.001, self.run).start()
-        else:
-            threading.Timer(0.2, self.run).start()
-        return future
-
-    def run(self) -> None:
-        while self.waiting:
-            future, call = self.waiting.pop(0)
-            self.ran += 1
-            if future.set_running_or_notify_cancel():
-                try:
-                    future.set_result(call())
-                except BaseException as error:
-                    future.set_exception(error)
+        self.futures.append(super().submit(fn, *args, **kwargs))
+        self.most = max(self.most, sum(not f.done() for f in self.futures))
+        return self.futures[-1]
 
 
 def everything() -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -98,15 +83,17 @@ def test_processes() -> None:
         assert same(recipe(x, w, executor=pool), recipe(x, w))
 
 
-def test_tiles_in_flight_are_bounded() -> None:
+@pytest.mark.parametrize(("size", "most"), [(1 << 31, 5), (1, 2)])
+def test_tiles_in_flight_are_bounded(size: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gemm, "_BYTES_IN_FLIGHT", size)
     operands, options = everything()
-    executor = Now()
     calls: list[int] = []
-    got = bitmma.matmul(
-        *operands, **options, executor=executor, progress=lambda done, _: calls.append(done)
-    )
+    with Slow() as executor:
+        got = bitmma.matmul(
+            *operands, **options, executor=executor, progress=lambda done, _: calls.append(done)
+        )
     assert same(got, bitmma.matmul(*operands, **options))
-    assert 1 < executor.most <= 5 and len(calls) == executor.ran > 20
+    assert 1 < executor.most <= most and len(calls) == len(executor.futures) > 20
     assert calls == sorted(calls) and calls[-1] == 2 * 3 * 37 * 41 * 200
 
 

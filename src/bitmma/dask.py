@@ -73,9 +73,11 @@ def matmul(
     fixed: dict[str, Any] = {
         "instruction": find(instruction), "schedule": schedule, "epilogue": epilogue,
     }  # fmt: skip
-    blocks = {"promote_block_a": promote_block_a, "promote_block_b": promote_block_b}
+    blocks: dict[str, Any] = {
+        "promote_block_a": promote_block_a, "promote_block_b": promote_block_b,
+    }  # fmt: skip
     # Everything is checked on operands of these shapes in an empty batch.
-    checked = {
+    checked: dict[str, Any] = {
         name: np.empty((0, *x.shape[-2:]) if x.ndim >= 2 else x.shape, x.dtype)
         for name, x in arrays.items()
     }
