@@ -328,9 +328,6 @@ def test_batches_and_kinds_of_operands() -> None:
     assert e.error.shape == (3, 2, 4, 5) and e.causes == ()
     one = analysis.errors(("gfx942", instr.name), A[1, 0].view(np.uint16), B[1].view(np.uint16))
     assert (e.error[1, 1] == one.error).all()
-    torch = pytest.importorskip("torch")
-    tensors = (torch.from_numpy(x.copy()) for x in (A[1, 0], B[1]))
-    assert (analysis.errors(instr, *tensors).error == one.error).all()
 
 
 def test_recipes_are_anything_that_can_be_called() -> None:
@@ -697,16 +694,13 @@ def results() -> list[Any]:
 
 
 def test_results_are_tables() -> None:
-    pandas = pytest.importorskip("pandas")
     for result in results():
-        frame = result.to_pandas()
-        assert isinstance(frame, pandas.DataFrame) and len(frame) == len(result.rows()) >= 1
+        assert len(result.rows()) >= 1
         text = str(result)
         assert "CDNA3" in text and len(text.splitlines()) >= 3
         assert all(len(line) <= 140 for line in text.splitlines())
-    frame = results()[0].to_pandas()
-    assert frame["cause"].tolist() == ["error", "accumulation", "alignment", "rounding"]
-    assert frame["mse"].dtype == float
+    causes = [row["cause"] for row in results()[0].rows()]
+    assert causes == ["error", "accumulation", "alignment", "rounding"]
 
 
 def test_pandas_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ from bitmma.experiments import (
 )
 from bitmma.models import RNE_FP32, TFDPA
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 #: Sizes at which an experiment takes a second.
 SMALL: dict[str, tuple[tuple[Any, str, Any], ...]] = {
@@ -60,7 +60,6 @@ def small(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
 
 @pytest.mark.parametrize("small", NAMES, indirect=True)
 def test_an_experiment(small: str, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     steps: list[tuple[int, int]] = []
     report = run(small, quick=True, progress=lambda done, total: steps.append((done, total)))
     assert isinstance(report, Report) and report.name == small and report.table
@@ -183,7 +182,6 @@ def test_the_model_s_forward_pass() -> None:
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("matplotlib")
     assert cli.main(["experiment"]) == 0
     listed = capsys.readouterr().out
     assert all(name in listed for name in EXPERIMENTS)
