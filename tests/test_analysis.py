@@ -678,6 +678,11 @@ def test_bad_input() -> None:
         analysis.errors(which, A, A)
     with pytest.raises(ValueError, match="confidence must be between 0 and 1, not 95"):
         analysis.errors(which, A, B, confidence=95)
+    empty = np.ones((0, 4), np.float16)
+    for f in (analysis.errors, analysis.symmetry, analysis.monotonicity):
+        with pytest.raises(ValueError, match=r"nothing to analyse: the product is \(0, 2\)"):
+            f(which, empty, B)
+    assert analysis.errors(which, A[:, :0], B[:0]).total.max_abs == 0  # K = 0: sums of nothing
     with pytest.raises(ValueError, match="no block scales"):
         analysis.symmetry(which, A, B, scale_a=A)
 

@@ -1,4 +1,4 @@
-"""This folder is for environments with Matplotlib and pandas; without them, nothing is collected."""
+"""For environments with Matplotlib and pandas; without them there is nothing to collect."""
 
 from importlib.util import find_spec
 

@@ -146,10 +146,12 @@ def product(
 
 
 def run(instr: Instruction, codes: tuple[Any, ...], schedule: Any) -> Floats:
-    """What `bitmma.matmul` gives, as float64."""
+    """What `bitmma.matmul` gives, as float64; ValueError where that is nothing."""
     A, B, C, scale_a, scale_b = codes
     more = {} if schedule is None else {"schedule": schedule}
     d = matmul(A, B, C, instruction=instr, scale_a=scale_a, scale_b=scale_b, **more)
+    if not d.size:
+        raise ValueError(f"there is nothing to analyse: the product is {d.shape}")
     return np.asarray(d, np.float64)
 
 

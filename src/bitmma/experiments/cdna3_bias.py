@@ -178,8 +178,9 @@ def _inverse(pairs: npt.NDArray[Any]) -> str:
 
 
 def _ratio(pairs: npt.NDArray[Any]) -> str:
-    low, high = _interval(pairs)
-    return f"{pairs[:, 1].mean() / pairs[:, 0].mean():.3f} ({low:.3f} to {high:.3f})"
+    outside_over_inside = pairs[:, 1].mean() / pairs[:, 0].mean()
+    share, low, high = (round(x, 3) + 0.0 for x in (outside_over_inside, *_interval(pairs)))
+    return f"{share:.3f} ({low:.3f} to {high:.3f})"
 
 
 def _row(

@@ -160,7 +160,7 @@ def figures() -> Any:
     pyplot.rcdefaults()
     pyplot.rcParams.update(
         {
-            "figure.dpi": 100, "savefig.dpi": 130, "figure.constrained_layout.use": True,
+            "figure.dpi": 100, "savefig.dpi": 110, "figure.constrained_layout.use": True,
             "font.size": 10, "axes.titlesize": 11, "axes.titlelocation": "left",
             "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True,
             "axes.grid": True, "grid.color": "#E4E4E4", "grid.linewidth": 0.8,
