@@ -68,8 +68,9 @@ def compute(quick: bool, progress: Callable[[int, int], object]) -> Report:
             "“mean error along x”), where FP16 results are rounded to nearest. Volta, with the "
             f"fewest bits, has the smallest error at this K: {rms['Volta', 'f32']:.2g} against "
             f"{rms['Ampere', 'f32']:.2g} on Ampere. It cuts each product, whose signs vary, at the "
-            "accumulator's own last bit, so that RZ mostly finds nothing left to cut off the sum "
-            "(column “by accumulation”).",
+            "accumulator's own last bit: what RZ cuts off an accumulator the next alignment would "
+            "cut as well (column “by accumulation”). With positive operands, whose products are "
+            "all cut in one direction, it has the largest.",
             "With positive operands, 4·|N(0, 1)|, sums grow as K. FP16 accumulators "
             f"{end}lose whatever is below half of their last bit.",
         ],
@@ -110,7 +111,7 @@ def _draw(table: list[dict[str, Any]], lengths: list[int]) -> Any:
                       label=f"{gpu}, {d.replace('f', 'FP')}")  # fmt: skip
     left.set_title("FP16 and FP32 accumulators")
     left.set_ylabel("relative RMS error")
-    left.legend(ncols=3, fontsize=9, loc="center")
+    left.legend(ncols=3, fontsize=9, loc="upper left")
     parts = {"alignment": COLOURS["orange"], "accumulation": COLOURS["purple"],
              "rounding": COLOURS["sky"]}  # fmt: skip
     for name, colour in parts.items():
@@ -119,9 +120,10 @@ def _draw(table: list[dict[str, Any]], lengths: list[int]) -> Any:
             right.plot(lengths, [v or np.nan for v in y], style, color=colour, marker="o",
                        markersize=4, label=f"{name}, {d.replace('f', 'FP')}")  # fmt: skip
     right.set_title("Hopper: parts of the error")
-    right.legend(ncols=3, fontsize=9, loc="center")
+    right.legend(ncols=3, fontsize=9, loc="upper left")
     for ax in (left, right):
         ax.set_xscale("log", base=2)
         ax.set_yscale("log")
+        ax.set_ylim(1e-8, 1)  # room for the legends
         ax.set_xlabel("K")
     return figure
