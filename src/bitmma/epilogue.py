@@ -128,7 +128,10 @@ class Epilogue:
             if self.scale_result is not None:
                 y = y * self.scale_result
             fmt = formats.get(self.out_format)
-            codes = formats.quantize(y, fmt, saturate=fmt.width == 8).view(fmt.code_dtype)
+            if fmt.width == 8:
+                codes = formats.quantize(y, fmt, saturate=True).view(fmt.code_dtype)
+            else:  # NumPy and ml_dtypes round to these to nearest even, and faster
+                codes = y.astype(fmt.dtype).view(fmt.code_dtype)
         codes[np.isnan(y)] = canonical_nan(self.out_format, ones)
         return codes
 
@@ -141,6 +144,8 @@ def canonical_nan(fmt: str, ones: bool) -> int:
 
 def fma(a: Any, b: Any, c: Any) -> F32:
     """RN32(a b + c) of float32 arrays, rounded once, in the default floating-point environment."""
+    if np.ndim(a) == 0 and a == 1:  # most products: a sum will do
+        return np.add(b, c, dtype=np.float32)
     product = np.multiply(a, b, dtype=np.float64)  # exact
     c = np.asarray(c, np.float64)
     total = np.atleast_1d(product + c)
