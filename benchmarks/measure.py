@@ -14,8 +14,9 @@ from dataclasses import dataclass
 Task = Callable[[], object]
 Clock = Callable[[], float]
 
-#: CPU time of this thread: what other processes do on a shared machine hardly shows in it.
-ONE_THREAD: Clock = time.thread_time
+#: CPU time of this process, of which one thread works while the others wait: what other processes
+#: do on a shared machine hardly shows in it.
+ONE_THREAD: Clock = time.process_time
 #: The wall clock, where several threads work.
 WALL: Clock = time.perf_counter
 

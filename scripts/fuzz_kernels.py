@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import math
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -197,13 +198,65 @@ class Problem:
     unit: Unit
     operands: tuple[Codes | None, ...]  # A, B, C, scale_a, scale_b
     shape: tuple[int, int, int]
+    promotion: dict[str, Any]  # what `bitmma.engine.mma` takes, scales as codes
+
+    @property
+    def d(self) -> formats.Format:
+        return formats.get(sum_format(self.unit.model) if self.promotion else self.unit.model.d)
 
     def run(self, rng: Rng, isa_name: str, *, exact: bool = False) -> Codes:
         M, N, _ = self.shape
         A, B, C, *scales = self.operands
-        d = lay_out(rng, np.zeros((M, N), formats.get(self.unit.model.d).code_dtype))
-        _native.mma(self.unit.spec, A, B, C, d, *scales, isa=isa_name, exact=exact)
+        d = lay_out(rng, np.zeros((M, N), self.d.code_dtype))
+        _native.mma(
+            self.unit.spec, A, B, C, d, *scales, isa=isa_name, exact=exact, **self.promotion
+        )
         return d
+
+    def by_reference(self, i: int, j: int) -> int:
+        """One output."""
+        u = self.unit
+        A, B, C, scale_a, scale_b = self.operands
+        assert A is not None and B is not None
+
+        def row(x: Codes | None) -> list[int]:
+            return [] if x is None else x[i].tolist()
+
+        def column(x: Codes | None) -> list[int]:
+            return [] if x is None else x[:, j].tolist()
+
+        more = dict(self.promotion)
+        if more:
+            more["promote_scale_a"] = row(more["promote_scale_a"])
+            more["promote_scale_b"] = column(more["promote_scale_b"])
+        chain = reference.promoted_chain if more else reference.chain
+        return chain(
+            u.model, row(A), column(B), int(C[i, j]) if C is not None else 0, k=u.k, a_format=u.a,
+            b_format=u.b, c_format=u.c, scale_format=u.scale, block=u.block, scale_a=row(scale_a),
+            scale_b=column(scale_b), **more,
+        )  # fmt: skip
+
+
+def sum_format(model: Model) -> str:
+    """What promoted results are added in."""
+    return "f64" if model.d == "f64" else "f32"
+
+
+def draw_promotion(rng: Rng, u: Unit, M: int, N: int, K: int) -> dict[str, Any]:
+    if chance(rng, 0.7) or (u.block and math.lcm(u.k, u.block) > K + u.k):
+        return {}
+    every = math.lcm(u.k, u.block or 1) * int(pick(rng, (1, 1, 2, 3, 8)))
+    parts = -(-K // every)
+    scales = [
+        lay_out(rng, draw_codes(rng, "f32", shape))
+        if u.model.d != "f64" and chance(rng, 0.6)
+        else None
+        for shape in ((M, parts), (parts, N))
+    ]
+    return {
+        "promote": every, "promote_fused": chance(rng, 0.5),
+        "promote_scale_a": scales[0], "promote_scale_b": scales[1],
+    }  # fmt: skip
 
 
 def draw_problem(rng: Rng) -> Problem:
@@ -212,13 +265,15 @@ def draw_problem(rng: Rng) -> Problem:
     N = 1 if chance(rng, 0.1) else int(rng.integers(1, 90))
     K = u.k if chance(rng, 0.2) else int(rng.integers(0, 5 * u.k + 20))
     A, B = draw_codes(rng, u.a, (M, K)), draw_codes(rng, u.b, (K, N))
-    C = draw_codes(rng, u.c, (M, N)) if chance(rng, 0.8) else None
+    promotion = draw_promotion(rng, u, M, N, K)
+    c_format = sum_format(u.model) if promotion else u.c
+    C = draw_codes(rng, c_format, (M, N)) if chance(rng, 0.8) else None
     scales: list[Codes | None] = [None, None]
     if u.scale and u.block:
         blocks = -(-K // u.block)
         scales = [draw_scales(rng, u.scale, s) for s in ((M, blocks), (blocks, N))]
     laid = tuple(x if x is None else lay_out(rng, x) for x in (A, B, C, *scales))
-    return Problem(u, laid, (M, N, K))
+    return Problem(u, laid, (M, N, K), promotion)
 
 
 # --- comparing ------------------------------------------------------------------------------------
@@ -229,10 +284,10 @@ Counts = collections.Counter[tuple[str, str]]
 
 def check(problem: Problem, rng: Rng, counts: Counts) -> str | None:
     """What differs, or None. Counts outputs by family and instruction set."""
-    unit, (M, N, _) = problem.unit, problem.shape
-    family, d = unit.model.family, formats.get(unit.model.d)
+    unit, (M, N, K) = problem.unit, problem.shape
+    family = unit.model.family
     want = problem.run(rng, "", exact=True)
-    values = formats.decode(want, d)
+    values = formats.decode(want, problem.d)
     counts[family, "outputs"] += M * N
     counts[family, "plain numbers"] += int((np.isfinite(values) & (values != 0)).sum())
     runs = [(name, False) for name in _native.isas() if _native.has_kernel(unit.spec, name)]
@@ -244,6 +299,14 @@ def check(problem: Problem, rng: Rng, counts: Counts) -> str | None:
         counts[family, column] += M * N
         if (got != want).any():
             return _report(problem, f"{family} {column}", got, want)
+    # All builds form the sums alike. (Blocks that straddle instructions are no unit's.)
+    if problem.promotion and K <= 200 and unit.k % (unit.block or 1) == 0:
+        counts[family, "promoted"] += M * N
+        i, j = int(rng.integers(M)), int(rng.integers(N))
+        got = want.copy()
+        got[i, j] = problem.by_reference(i, j)
+        if got[i, j] != want[i, j]:
+            return _report(problem, f"{family} exact evaluator and reference", want, got)
     return None
 
 
@@ -255,17 +318,22 @@ def _report(problem: Problem, label: str, got: Codes, want: Codes) -> str:
     assert A is not None and B is not None
     row, column = A[i].tolist(), B[:, j].tolist()
     c = int(C[i, j]) if C is not None else 0
+    promotion = dict(problem.promotion)
     scales = {
         "scale_a": scale_a[i].tolist() if scale_a is not None else [],
         "scale_b": scale_b[:, j].tolist() if scale_b is not None else [],
     }
-    referee = reference.chain(
-        u.model, row, column, c, k=u.k, a_format=u.a, b_format=u.b, c_format=u.c,
-        scale_format=u.scale, block=u.block, **scales,
-    )  # fmt: skip
+    for name, pick_line in (
+        ("promote_scale_a", lambda x: x[i]),
+        ("promote_scale_b", lambda x: x[:, j]),
+    ):
+        if promotion and promotion.get(name) is not None:
+            scales[name] = pick_line(promotion.pop(name)).tolist()
+    referee = problem.by_reference(i, j)
     return "\n".join([
         f"DIFFERENCE {label}: {len(wrong)} of {M * N} outputs, M, N, K = {M}, {N}, {K}",
         f"  {u!r}",
+        *([f"  {promotion}"] if promotion else []),
         f"  strides {[None if x is None else x.strides for x in problem.operands]}",
         f"  first at ({i}, {j}): {got[i, j]:#x}; exact evaluator {want[i, j]:#x}, "
         f"reference {referee:#x}",
@@ -321,7 +389,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _print_table(counts: Counts) -> None:
     """Outputs by family: all, those neither zero nor special, those compared with each build."""
     builds = _native.isas()
-    columns = ["outputs", "plain numbers", *builds, *(f"{x}, exact" for x in builds)]
+    columns = ["outputs", "plain numbers", "promoted", *builds, *(f"{x}, exact" for x in builds)]
     print(f"{'':12}", *(f"{x:>15}" for x in columns))
     for family in sorted({f for f, _ in counts}):
         print(f"{family:12}", *(f"{counts[family, x]:15,}" for x in columns))

@@ -119,6 +119,36 @@ class Call:
     notes: list[str] = field(default_factory=list)
 
 
+def draw_promotion(
+    rng: Rng, m: Meaning, operands: list[Any], keywords: dict[str, Any], notes: list[str]
+) -> None:
+    """Keywords of a promoted product, and C and D as it needs them; or wild ones."""
+    step = max(1, m.step)
+    fitting = math.lcm(step, max(1, m.block)) * int(pick(rng, (1, 1, 2, 3)))
+    every = pick(rng, (fitting,) * 8 + WILD_INTS)
+    keywords["promote"] = every if -(1 << 63) <= every < 1 << 63 else 1
+    keywords["promote_fused"] = chance(rng, 0.5)
+    a, b, c, d = operands[:4]
+    if not all(isinstance(x, np.ndarray) and x.ndim >= 2 for x in (a, b, d)) or every < 1:
+        return
+    (M, K), N = a.shape[-2:], b.shape[-1]
+    parts = -(-K // every)
+    if max(M, N, K) >= 1 << 31 or parts > 1 << 20 or d.size > 1 << 20:
+        return
+    lead, dtype = d.shape[:-2], np.dtype("u8" if d.dtype.itemsize == 8 else "u4")
+    if chance(rng, 0.9):
+        operands[3] = place(rng, np.zeros((*lead, M, N), dtype), notes)
+        if c is not None:
+            operands[2] = rng.integers(0, 256, (*lead, M, N)).astype(dtype)
+    for name, (rows, cols) in (("promote_scale_a", (M, parts)), ("promote_scale_b", (parts, N))):
+        if chance(rng, 0.5):
+            codes = draw_codes(rng, "f32", (rows, cols))
+            x = place(rng, np.broadcast_to(codes, (*lead, rows, cols)).copy(), notes)
+            if chance(rng, 0.1) and isinstance(x, np.ndarray):
+                x = distort(rng, x, notes)
+            keywords[name] = x
+
+
 def unsigned(width: int) -> str:
     return f"u{8 if width > 32 else 4 if width > 16 else 2 if width > 8 else 1}"
 
@@ -260,6 +290,12 @@ def draw_call(rng: Rng) -> Call | None:
         keywords["isa"] = pick(rng, _native.isas())
     if chance(rng, 0.05):
         keywords["isa"] = pick(rng, ("", "sse9", "AVX2", "\0", "x" * 10_000, "\ud800", None, 3))
+    if chance(rng, 0.3):
+        draw_promotion(rng, m, operands, keywords, notes)
+    if chance(rng, 0.1):
+        keywords["watch"] = np.array([pick(rng, (0, 0, 0, 1)), int(pick(rng, WILD_INTS))], np.int64)
+    if chance(rng, 0.02):
+        keywords["watch"] = pick(rng, (*NOT_ARRAYS, np.zeros(1, "i8"), np.zeros(2, "i4")))
     if chance(rng, 0.3):
         keywords["exact"] = pick(rng, (True, False, True, False, None, 1, "yes"))
     arguments = [given, *operands]

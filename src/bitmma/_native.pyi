@@ -14,6 +14,11 @@ def mma(
     scale_b: Any,
     isa: str = "",
     exact: bool = False,
+    promote: int = 0,
+    promote_fused: bool = True,
+    promote_scale_a: Any = None,
+    promote_scale_b: Any = None,
+    watch: npt.NDArray[np.int64] | None = None,
 ) -> None: ...
 
 T = TypeVar("T")

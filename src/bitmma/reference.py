@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from bitmma import formats
 from bitmma.formats import Decoded, Format, Kind, round_shift
@@ -33,7 +33,7 @@ from bitmma.models import (
     Model,
 )
 
-__all__ = ["Aligned", "Step", "Term", "Trace", "chain", "dpa", "trace"]
+__all__ = ["Aligned", "Step", "Term", "Trace", "chain", "dpa", "promoted_chain", "trace"]
 
 
 class Term(NamedTuple):
@@ -181,6 +181,70 @@ def chain(
         )  # fmt: skip
         c_format = model.d
     return c
+
+
+def promoted_chain(
+    model: Model,
+    a: Sequence[int],
+    b: Sequence[int],
+    c: int,
+    *,
+    k: int,
+    promote: int,
+    promote_scale_a: Sequence[int] = (),
+    promote_scale_b: Sequence[int] = (),
+    promote_fused: bool = True,
+    scale_a: Sequence[int] = (),
+    scale_b: Sequence[int] = (),
+    block: int | None = None,
+    **formats_given: Any,
+) -> int:
+    """A chain of every ``promote`` products, from +0; their results added outside the unit.
+
+    The sum is f32 (f64 where the model's d is), starts from c, a code of that format, and takes the
+    results r in order: fma(s, r, acc), or acc + RN(s * r), where s = RN(scale_a * scale_b) or the
+    scale that is there, and without scales acc + r; IEEE, to nearest. K = 0 is one chain of no
+    products, without scales.
+
+    Args:
+        promote: a multiple of k and of ``block``. promote_scale_a, promote_scale_b: codes of f32,
+            ceil(K/promote) of them or none. All else as for `chain`.
+    """
+    wide = formats.get("f64" if model.d == "f64" else "f32")
+    rho = Conversion("RNE", wide.name)
+    acc, one = _Operand(wide, c), _Operand(wide, wide.encode(1, 0))
+    for n, start in enumerate(range(0, max(1, len(a)), promote)):
+        of_part = slice(start, start + promote)
+        blocks = slice(start // block, -(-(start + promote) // block)) if block else slice(0)
+        r = chain(
+            model, a[of_part], b[of_part], 0, k=k, block=block, scale_a=scale_a[blocks],
+            scale_b=scale_b[blocks], **formats_given,
+        )  # fmt: skip
+        x, s = _Operand(formats.get(model.d), r), one
+        for codes in (promote_scale_a, promote_scale_b):
+            if codes:
+                s = _multiply_add(model, s, _Operand(wide, codes[n]), None, rho)
+        if not promote_fused:
+            x, s = _multiply_add(model, s, x, None, rho), one
+        acc = _multiply_add(model, s, x, acc, rho)
+    return acc.code
+
+
+def _multiply_add(
+    model: Model, x: _Operand, y: _Operand, z: _Operand | None, rho: Conversion
+) -> _Operand:
+    """x*y + z, rounded once by IEEE rules; without z, the product alone."""
+    fmt = formats.get(rho.format)
+    work = _Work(model, [x], [y], [], [])
+    sign = x.sign ^ y.sign
+    if z is None:  # to which this zero is nothing
+        z = _Operand(fmt, fmt.sign_bit if sign else 0)
+    special = _specials([work.special_product(0)], z)
+    if special:
+        return _Operand(fmt, _special_code(model, fmt, special))
+    product = work.product(0)
+    code, _ = _ieee_add((product.n, product.q, sign), (z.n, z.q, z.sign), rho)
+    return _Operand(fmt, code)
 
 
 def trace(

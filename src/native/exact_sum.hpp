@@ -141,7 +141,10 @@ class ExactSumWalk {
           rows_.wide_row(r, a_);
           spans[size_t(r)] = span_of(&a_.wide_exponent[size_t(r * rows_.stride())], rows_.stride());
         }
-        for (i64 j0 = 0; j0 < job_.N; j0 += columns) block(i0, rows, j0, p0, p1, spans);
+        for (i64 j0 = 0; j0 < job_.N; j0 += columns) {
+          block(i0, rows, j0, p0, p1, spans);
+          if (!advance(job_, {i0, rows, j0, std::min<i64>(columns, job_.N - j0)}, p1 - p0, p1 == layout_.total)) return;
+        }
       }
     }
   }
@@ -182,7 +185,7 @@ class ExactSumWalk {
     Strip x{};
     x.groups = n / s_.L, x.b_wide = b_.wide_value.data();
     const bool start = p0 == 0;
-    for (i64 r = 0; r < rows; ++r) {
+    for (i64 r = 0; r < rows && !stopped(job_); ++r) {
       i64 i = i0 + r;
       alignas(64) float c[columns], before[columns];
       u8 redo[columns] = {};

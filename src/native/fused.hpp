@@ -167,7 +167,10 @@ template <class Kernel> class Walk {
         i64 rows = std::min(row_block, job_.M - i0);
         rows_.pack_rows(i0, rows, a_, !always_wide_);
         if (job_.scale_a.data) pack_scales(job_.scale_a, i0, rows, p0, p1, row_scale_, row_nan_);
-        for (i64 j0 = 0; j0 < job_.N; j0 += columns) block(i0, rows, j0, p0, p1);
+        for (i64 j0 = 0; j0 < job_.N; j0 += columns) {
+          block(i0, rows, j0, p0, p1);
+          if (!advance(job_, {i0, rows, j0, std::min<i64>(columns, job_.N - j0)}, p1 - p0, p1 == layout_.total)) return;
+        }
       }
     }
   }
@@ -199,7 +202,7 @@ template <class Kernel> class Walk {
       x.col_scale = col_scale_.data();
       for (i64 j = 0; j < cols; ++j) any_nan |= col_nan_[size_t(j)] != 0;
     }
-    for (i64 r = 0; r < rows; ++r) {
+    for (i64 r = 0; r < rows && !stopped(job_); ++r) {
       i64 i = i0 + r;
       for (int v = 0; v < NV; ++v) store(top + v * W, load<vi>(&b_.top[size_t(v * W)]) + a_.top[size_t(r)]);
       vf c[NV];

@@ -34,6 +34,7 @@ class Grouped {
           pack(job_.b.transposed(), job_.scale_b.transposed(), j0, cols, columns, 0, b_);
           correct();
           for (i64 r = 0; r < rows; ++r) row(i0 + r, r, j0, cols);
+          if (!advance(job_, {i0, rows, j0, cols}, n_, p0 + n_ == layout_.total)) return;
         }
       }
     }

@@ -30,20 +30,13 @@ bool has_kernel(const Spec& s) {
   }
 }
 
-__attribute__((noinline)) void run_exact(Batch& batch) {
+namespace {
+
+__attribute__((noinline)) void chains_exactly(Batch& batch) {
   Environment environment(Rounding::nearest);
   ExactBlock block(batch.job);
   do block.run();
-  while (batch.next(batch));
-}
-
-namespace {
-
-// Outputs lie side by side in a vector along N. The models treat A and B alike, so a product with few
-// columns is computed as its transpose.
-Job transposed(const Job& job, const Spec* spec) {
-  return {spec, job.N, job.M, job.K, job.b.transposed(), job.a.transposed(), job.c.transposed(),
-          job.d.transposed(), job.scale_b.transposed(), job.scale_a.transposed()};
+  while (!stopped(batch.job) && batch.next(batch));
 }
 
 // The environment must be set outside: a compiler may move arithmetic across a change of mode within
@@ -75,26 +68,30 @@ Rounding rounding(const Spec& s) {
   }
 }
 
-}  // namespace
-
-bool Again::operator()() const {
-  if (!batch.next(batch)) return false;
-  job = turned ? transposed(batch.job, job.spec) : batch.job;
-  return true;
-}
-
-void run(Batch& batch) {
+void chains(Batch& batch) {
   const Job& given = batch.job;
   const Spec& spec = *given.spec;
   // A single dot product fills no vector: the exact evaluator is as fast.
-  if (!has_kernel(spec) || given.M * given.N <= 2) return run_exact(batch);
+  if (!has_kernel(spec) || given.M * given.N <= 2) return chains_exactly(batch);
   const Family family = spec.family;
   Environment environment(rounding(spec), family == Family::ftz);
+  // Outputs lie side by side in a vector along N: with few columns, the transpose is computed.
   bool turn = given.N < columns && given.M > given.N;
   Spec s = spec;
   if (turn) std::swap(s.a, s.b);
-  Job job = turn ? transposed(given, &s) : given;
+  Job job = turn ? given.transposed(&s) : given;
   run_kernel(job, Again{batch, job, turn});
 }
+
+}  // namespace
+
+bool Again::operator()() const {
+  if (stopped(batch.job) || !batch.next(batch)) return false;
+  job = turned ? batch.job.transposed(job.spec) : batch.job;
+  return true;
+}
+
+void run(Batch& batch) { by_parts(batch, chains); }
+void run_exact(Batch& batch) { by_parts(batch, chains_exactly); }
 
 }  // namespace bitmma::BITMMA_ISA

@@ -4,6 +4,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
 #include <array>
 #include <optional>
 #include <stdexcept>
@@ -155,6 +156,11 @@ struct Walker {
   u8* base = nullptr;
 };
 
+std::array<Mat*, 8> mats_of(Job& job) {
+  Promotion& p = job.promotion;
+  return {&job.a, &job.b, &job.c, &job.d, &job.scale_a, &job.scale_b, &p.scale_a, &p.scale_b};
+}
+
 template <class A>
 Walker walker(const A& x, const char* name, size_t ndim, const i64* lead, i64 rows, i64 cols, int bytes) {
   auto fail = [&](const char* why) {
@@ -176,9 +182,13 @@ Walker walker(const A& x, const char* name, size_t ndim, const i64* lead, i64 ro
   return w;
 }
 
+using Watched = nb::ndarray<i64, nb::shape<2>, nb::c_contig, nb::device::cpu>;
+
 void mma(nb::ndarray<const i64, nb::ndim<1>, nb::c_contig, nb::device::cpu> spec_array, Array a,
          Array b, std::optional<Array> c, Output d, std::optional<Array> scale_a,
-         std::optional<Array> scale_b, const std::string& isa_name, bool exact) {
+         std::optional<Array> scale_b, const std::string& isa_name, bool exact, i64 promote,
+         bool promote_fused, std::optional<Array> promote_scale_a,
+         std::optional<Array> promote_scale_b, std::optional<Watched> watch) {
   Spec s = read_spec(spec_array.data(), spec_array.shape(0));
   const Isa& isa = isa_named(isa_name);
   size_t ndim = d.ndim();
@@ -192,24 +202,33 @@ void mma(nb::ndarray<const i64, nb::ndim<1>, nb::c_contig, nb::device::cpu> spec
   job.M = i64(d.shape(ndim - 2)), job.N = i64(d.shape(ndim - 1)), job.K = i64(a.shape(ndim - 1));
   if (s.block && !(scale_a && scale_b)) throw std::invalid_argument("scales are missing");
   if (!s.block && (scale_a || scale_b)) throw std::invalid_argument("scales are superfluous");
+  if (promote < 0 || promote % s.step || (s.block && promote % s.block))
+    throw std::invalid_argument("promote is no multiple of the step and the block");
+  if ((promote_scale_a || promote_scale_b) && (!promote || s.d.width == 64))
+    throw std::invalid_argument("promote_scale_a or promote_scale_b is superfluous");
   if (batch == 0 || job.M == 0 || job.N == 0) return;
   // Repeated elements can claim any length; beyond this, filled-up positions could overflow.
   if (job.K > i64(1) << 47) throw std::invalid_argument("a has too many products");
   i64 blocks = s.block ? (job.K + s.block - 1) / s.block : 0;
+  i64 parts = promote ? job.K / promote + (job.K % promote != 0) : 0;
+  const int single = 4, sum = std::max(single, s.d.bytes());  // bytes of promoted numbers
+  job.promotion.every = promote, job.promotion.fused = promote_fused;
+  if (watch) job.watch = reinterpret_cast<Watch*>(watch->data());
 
-  std::array<Walker, 6> all{};
+  std::array<Walker, 8> all{};
   all[0] = walker(a, "a", ndim, lead.data(), job.M, job.K, s.a.bytes());
   all[1] = walker(b, "b", ndim, lead.data(), job.K, job.N, s.b.bytes());
-  if (c) all[2] = walker(*c, "c", ndim, lead.data(), job.M, job.N, s.c.bytes());
-  all[3] = walker(d, "d", ndim, lead.data(), job.M, job.N, s.d.bytes());
+  if (c) all[2] = walker(*c, "c", ndim, lead.data(), job.M, job.N, promote ? sum : s.c.bytes());
+  all[3] = walker(d, "d", ndim, lead.data(), job.M, job.N, promote ? sum : s.d.bytes());
   if (scale_a) all[4] = walker(*scale_a, "scale_a", ndim, lead.data(), job.M, blocks, s.scale.bytes());
   if (scale_b) all[5] = walker(*scale_b, "scale_b", ndim, lead.data(), blocks, job.N, s.scale.bytes());
-  Mat* mats[6] = {&job.a, &job.b, &job.c, &job.d, &job.scale_a, &job.scale_b};
-  for (int o = 0; o < 6; ++o) *mats[o] = all[size_t(o)].mat;
+  if (promote_scale_a) all[6] = walker(*promote_scale_a, "promote_scale_a", ndim, lead.data(), job.M, parts, single);
+  if (promote_scale_b) all[7] = walker(*promote_scale_b, "promote_scale_b", ndim, lead.data(), parts, job.N, single);
+  for (size_t o = 0; o < all.size(); ++o) *mats_of(job)[o] = all[o].mat;
 
   // Walks the leading dimensions, the last fastest.
   struct Position {
-    std::array<Walker, 6>& all;
+    std::array<Walker, 8>& all;
     std::array<i64, 32>& lead;
     size_t dims;
     std::array<i64, 32> index{};
@@ -223,9 +242,9 @@ void mma(nb::ndarray<const i64, nb::ndim<1>, nb::c_contig, nb::device::cpu> spec
       if (i == 0) return false;
     }
     if (at.dims == 0) return false;
-    Mat* mats[6] = {&b.job.a, &b.job.b, &b.job.c, &b.job.d, &b.job.scale_a, &b.job.scale_b};
-    for (int o = 0; o < 6; ++o) {
-      const Walker& w = at.all[size_t(o)];
+    const auto mats = mats_of(b.job);
+    for (size_t o = 0; o < mats.size(); ++o) {
+      const Walker& w = at.all[o];
       if (!w.base) continue;
       i64 offset = 0;
       for (size_t j = 0; j < at.dims; ++j) offset += at.index[j] * w.stride[j];
@@ -243,7 +262,9 @@ NB_MODULE(_native, m) {
   m.doc() = "Executes arithmetic models on arrays of raw codes. Private: use bitmma.engine.";
   m.def("mma", &mma, nb::arg("spec"), nb::arg("a"), nb::arg("b"), nb::arg("c").none(), nb::arg("d"),
         nb::arg("scale_a").none(), nb::arg("scale_b").none(), nb::arg("isa") = "",
-        nb::arg("exact") = false,
+        nb::arg("exact") = false, nb::arg("promote") = 0, nb::arg("promote_fused") = true,
+        nb::arg("promote_scale_a").none() = nb::none(), nb::arg("promote_scale_b").none() = nb::none(),
+        nb::arg("watch").none() = nb::none(),
         "D = A B + C into d (..., M, N); all arrays have the same leading dimensions.");
   m.def("has_kernel",
         [](nb::ndarray<const i64, nb::ndim<1>, nb::c_contig, nb::device::cpu> spec,

@@ -2,29 +2,9 @@
 #pragma once
 #include "environment.hpp"
 #include "pack.hpp"
+#include "rows.hpp"
 
 namespace bitmma::BITMMA_ISA {
-
-BITMMA_INLINE vf fused_multiply_add(vf a, vf b, vf c) {
-#if defined(__AVX512F__)
-  return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
-#elif defined(__AVX2__)
-  return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
-#else
-  for (int i = 0; i < W; ++i) c[i] = __builtin_fmaf(a[i], b[i], c[i]);
-  return c;
-#endif
-}
-BITMMA_INLINE vd fused_multiply_add(vd a, vd b, vd c) {
-#if defined(__AVX512F__)
-  return (vd)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c);
-#elif defined(__AVX2__)
-  return (vd)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c);
-#else
-  for (int i = 0; i < D; ++i) c[i] = __builtin_fma(a[i], b[i], c[i]);
-  return c;
-#endif
-}
 
 // Reads and writes c for kernels whose c and d are the same float type.
 template <class T> struct Tile {
@@ -149,7 +129,10 @@ template <class T, class V, class Ops> class FloatWalk {
       for (i64 i0 = 0; i0 < job_.M; i0 += row_block) {
         i64 rows = std::min(row_block, job_.M - i0);
         rows_.rows(i0, rows, a_, [&](vu, vf x) { return ops_.operand_a(x); });
-        for (i64 j0 = 0; j0 < job_.N; j0 += width) block(i0, rows, j0);
+        for (i64 j0 = 0; j0 < job_.N; j0 += width) {
+          block(i0, rows, j0);
+          if (!advance(job_, {i0, rows, j0, std::min<i64>(width, job_.N - j0)}, n_, p1 == layout_.total)) return;
+        }
       }
     }
   }

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "exact.hpp"
+#include "promote.hpp"
 
 namespace bitmma::BITMMA_ISA {
 
@@ -40,8 +41,9 @@ class ExactBlock {
         for (i64 j0 = 0; j0 < job_.N; j0 += cols) {
           i64 j1 = std::min(job_.N, j0 + cols);
           decode_lines(job_.b.transposed(), s_.b, job_.scale_b.transposed(), j0, j1, p0, p1, b_, sb_);
-          for (i64 i = i0; i < i1; ++i)
+          for (i64 i = i0; i < i1 && !stopped(job_); ++i)
             for (i64 j = j0; j < j1; ++j) one(i, j, i - i0, j - j0, p0, p1);
+          if (!advance(job_, {i0, i1 - i0, j0, j1 - j0}, p1 - p0, p1 == layout_.total)) return;
         }
       }
     }

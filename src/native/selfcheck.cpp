@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -138,31 +139,44 @@ Word draw_word(Random& r) {
 struct Problem {
   Spec s;
   i64 M, N, K;
-  Matrix a, b, c, scale_a, scale_b;
+  Matrix a, b, c, scale_a, scale_b, promote_a, promote_b;
   bool with_c;
+  Promotion promotion;  // of half of the products
+  Format sum;           // of c and d
   int items;  // products of the batch, 1 or 2
 
   explicit Problem(Random& r) : s(draw_spec(r)) {
     M = r.chance(10) ? 1 : r.in(1, 20), N = r.chance(10) ? 1 : r.in(1, 70);
     K = r.in(0, 3 * s.step + 20), items = int(r.in(1, 2));
-    a = draw(r, s.a, M, K), b = draw(r, s.b, K, N), c = draw(r, s.c, M, N);
+    if (r.chance(50)) promotion.every = std::lcm(s.step, std::max(1, s.block)) * r.in(1, 3);
+    const bool promoted = promotion.every, doubled = s.d.width == 64;
+    sum = promoted && !doubled ? f32 : s.d;
+    a = draw(r, s.a, M, K), b = draw(r, s.b, K, N), c = draw(r, promoted ? sum : s.c, M, N);
     with_c = r.chance(80);
+    if (promoted && !doubled && r.chance(70)) {
+      const i64 parts = (K + promotion.every - 1) / promotion.every;
+      promotion.fused = r.chance(50);
+      promote_a = draw(r, f32, M, parts), promotion.scale_a = promote_a.mat;
+      if (r.chance(70)) promote_b = draw(r, f32, parts, N), promotion.scale_b = promote_b.mat;
+    }
     if (!s.block) return;
     const i64 blocks = (K + s.block - 1) / s.block;
     scale_a = draw(r, s.scale, M, blocks), scale_b = draw(r, s.scale, blocks, N);
   }
   // Codes of D, item after item. Under `word`, as the caller's; false if it is not there afterwards.
   bool compute(Random& r, Run* how, Word word, std::vector<u64>& codes) {
-    Matrix d = allocate(r, s.d, M, N);
-    Matrix none, *all[] = {&a, &b, with_c ? &c : &none, &d, &scale_a, &scale_b};
+    Matrix d = allocate(r, sum, M, N);
+    Matrix none, *all[] = {&a, &b, with_c ? &c : &none, &d, &scale_a, &scale_b, &promote_a, &promote_b};
     struct Walk { Matrix** all; int left; } walk{all, items - 1};
     auto next = [](Batch& x) {
       Walk& w = *static_cast<Walk*>(x.state);
-      Mat* mats[] = {&x.job.a, &x.job.b, &x.job.c, &x.job.d, &x.job.scale_a, &x.job.scale_b};
-      for (int i = 0; w.left && i < 6; ++i) mats[i]->data += w.all[i]->plane;
+      Mat* mats[] = {&x.job.a, &x.job.b, &x.job.c, &x.job.d, &x.job.scale_a, &x.job.scale_b,
+                     &x.job.promotion.scale_a, &x.job.promotion.scale_b};
+      for (int i = 0; w.left && i < 8; ++i)
+        if (mats[i]->data) mats[i]->data += w.all[i]->plane;
       return w.left-- > 0;
     };
-    Batch batch{{&s, M, N, K, a.mat, b.mat, all[2]->mat, d.mat, scale_a.mat, scale_b.mat}, next, &walk};
+    Batch batch{{&s, M, N, K, a.mat, b.mat, all[2]->mat, d.mat, scale_a.mat, scale_b.mat, promotion}, next, &walk};
     const Word saved = Environment::read();
     Environment::write(word);
     how(batch);
@@ -187,7 +201,8 @@ struct Problem {
     };
     line("a", s.a, K, [&](i64 k) { return a.code(i, k, item); });
     line("b", s.b, K, [&](i64 k) { return b.code(k, j, item); });
-    line("c", s.c, with_c, [&](i64) { return c.code(i, j, item); });
+    std::printf("  promotion every %d, fused %d\n", int(promotion.every), promotion.fused);
+    line("c", promotion.every ? sum : s.c, with_c, [&](i64) { return c.code(i, j, item); });
     line("scale_a", s.scale, blocks, [&](i64 k) { return scale_a.code(i, k, item); });
     line("scale_b", s.scale, blocks, [&](i64 k) { return scale_b.code(k, j, item); });
   }
@@ -212,7 +227,7 @@ bool agrees(u64 seed, u64 index, Count* counts, u64& digest) {
   }
   Count& n = counts[int(p.s.family)];
   for (u64 x : want) {
-    ++n.outputs, n.plain_numbers += exact::decode(p.s.d, x).kind == exact::finite;
+    ++n.outputs, n.plain_numbers += exact::decode(p.sum, x).kind == exact::finite;
     n.by_kernel += has_kernel(p.s) && p.M * p.N > 2;
     if (index < u64(digested)) digest = (digest ^ x) * 0x100000001B3u;  // FNV-1a, a code at a time
   }

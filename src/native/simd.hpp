@@ -315,6 +315,26 @@ BITMMA_INLINE vd multiply_add(vd a, vd b, vd c) {  // one rounding or two: where
   return a * b + c;
 #endif
 }
+BITMMA_INLINE vf fused_multiply_add(vf a, vf b, vf c) {
+#if defined(__AVX512F__)
+  return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__AVX2__)
+  return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+  for (int i = 0; i < W; ++i) c[i] = __builtin_fmaf(a[i], b[i], c[i]);
+  return c;
+#endif
+}
+BITMMA_INLINE vd fused_multiply_add(vd a, vd b, vd c) {
+#if defined(__AVX512F__)
+  return (vd)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c);
+#elif defined(__AVX2__)
+  return (vd)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c);
+#else
+  for (int i = 0; i < D; ++i) c[i] = __builtin_fma(a[i], b[i], c[i]);
+  return c;
+#endif
+}
 // 2^e as a double, -1022 <= e <= 1023.
 BITMMA_INLINE vd power(vl e) { return bits<vd>((e + 1023) << 52); }
 BITMMA_INLINE vf power(vi e) { return bits<vf>((e + 127) << 23); }  // -126 <= e <= 127

@@ -62,10 +62,36 @@ struct Mat {
   BITMMA_INLINE Mat transposed() const { return {data, col, row}; }
 };
 
+// What a running call shares with those who wait for it.
+struct Watch {
+  i64 stop;  // set by them: the result is not wanted any more
+  i64 done;  // set here: outputs times positions of K that lie behind
+};
+
+// Chains of `every` products of K, each from +0; their results r leave the unit and are added in order:
+// total = fma(scale_a * scale_b, r, total), or with the product rounded too. All in f32, but in f64 and
+// without scales where the unit's results are f64. See promote.hpp.
+struct Promotion {
+  i64 every = 0;  // 0: one chain is the result
+  bool fused = true;
+  Mat scale_a, scale_b;  // (M, parts), (parts, N); null: 1. In the job of one part: its column, its row
+  Mat start, total;      // in the job of one part: what it is added to (null: +0), and where that goes
+  BITMMA_INLINE Promotion transposed() const {
+    return {every, fused, scale_b.transposed(), scale_a.transposed(), start.transposed(), total.transposed()};
+  }
+};
+
 struct Job {
   const Spec* spec;
   i64 M, N, K;
   Mat a, b, c, d, scale_a, scale_b;  // c, scales: data null where absent
+  Promotion promotion = {};          // then c and d are f32 or f64, whatever the spec's
+  Watch* watch = nullptr;
+  // The same by columns: the models treat A and B alike. `turned` has their formats exchanged.
+  BITMMA_INLINE Job transposed(const Spec* turned) const {
+    return {turned, N, M, K, b.transposed(), a.transposed(), c.transposed(), d.transposed(),
+            scale_b.transposed(), scale_a.transposed(), promotion.transposed(), watch};
+  }
 };
 
 // Products of the same shapes, formats and strides, one after another.

@@ -11,8 +11,9 @@ import contextlib
 import functools
 import os
 import threading
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import Any
+from collections.abc import Callable, Collection
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,11 +26,18 @@ __all__ = ["dpa", "mma", "thread_count"]
 
 Codes = npt.NDArray[Any]
 
+#: Told how many multiply-accumulates are done, and of how many.
+Progress = Callable[[int, int], None]
+
 #: Below so many products a call is not worth a second thread.
 _PRODUCTS_PER_THREAD = 1 << 21
 
-#: A second or so of work, after which Python looks for Ctrl-C.
-_PRODUCTS_PER_PIECE = 1 << 31
+#: From so many products on, with or without a vector kernel, a call may take long enough for its
+#: thread to be wanted meanwhile: see `_in_threads`.
+_PRODUCTS_ALONE = {True: 1 << 26, False: 1 << 22}
+
+#: Seconds between two looks at what came meanwhile.
+_TICK = 0.1
 
 #: The vector instructions to use, plain, avx2 or avx512; empty: the best this machine has. It
 #: changes no bit: for tests and benchmarks.
@@ -79,7 +87,12 @@ def mma(
     scale_b: Codes | None = None,
     scale_format: str | None = None,
     block: int | None = None,
+    promote: int | None = None,
+    promote_scale_a: Codes | None = None,
+    promote_scale_b: Codes | None = None,
+    promote_fused: bool = True,
     threads: int | None = None,
+    progress: Progress | None = None,
 ) -> Codes:
     """D = A B + C on raw codes.
 
@@ -90,36 +103,63 @@ def mma(
         k: products of one instruction; K is filled up with +0 to a multiple. None: one
             instruction does it all.
         scale_a (..., M, ceil(K/block)), scale_b (..., ceil(K/block), N): codes of scale_format.
+        promote: P, a multiple of k (and of block): a chain ends every P elements of K and the next
+            one starts from +0; their results r are added, in the order of K and by IEEE rules to
+            nearest, to an f32 that starts from +0 or from c. c then is f32 (values or codes) and so
+            is the result, whatever the model's d and c_format, but f64 where the model's d is.
+            K = 0 is one chain of no products, without scales. None: one chain is the result.
+        promote_scale_a (..., M, ceil(K/P)), promote_scale_b (..., ceil(K/P), N): float32, of every
+            chain: s = RN32(scale_a * scale_b), or the one that is given, and acc becomes
+            fma(s, r, acc), or RN32(acc + RN32(s * r)) without ``promote_fused``. Not for f64.
         threads: see `thread_count`.
+        progress: called with (done, total), in multiply-accumulates, a few times a second from the
+            thread that called, and with (total, total) at the end. What it raises ends the product.
 
     Returns:
-        (..., M, N) codes of the model's d format, a new C-contiguous array.
+        (..., M, N) codes of the model's d format (f32 or f64, if promoted), a new C-contiguous
+        array.
+
+    Raises:
+        TypeError, ValueError: a ``promote`` or its scales that do not fit.
+        KeyboardInterrupt: in the main thread, soon after Ctrl-C, however long the product.
     """
     M, K = a.shape[-2:]
     N = b.shape[-1]
-    lead: tuple[int, ...] = ()
-    if a.ndim > 2 or b.ndim > 2 or _deep(c) or _deep(scale_a) or _deep(scale_b):
-        given = (x for x in (a, b, c, scale_a, scale_b) if x is not None)
-        lead = np.broadcast_shapes(*(x.shape[:-2] for x in given))
-        a, b = _spread(a, lead), _spread(b, lead)
-        c = None if c is None else _spread(c, lead)
-        scale_a = None if scale_a is None else _spread(scale_a, lead)
-        scale_b = None if scale_b is None else _spread(scale_b, lead)
     threads = thread_count(threads)
     step = k if k is not None else max(K, 1)
-    c_format = c_format or model.d
-    out = np.empty((*lead, M, N), _code_dtype(model.d))
-    spec = _spec(model, a_format, b_format, c_format, step, scale_format, block)
-    if spec is None:
-        key = (model, a_format, b_format, c_format, step, scale_format, block)
-        _by_reference(key, (a, b, c, scale_a, scale_b), out)
-        return out
-    job = (_aligned(a), _aligned(b), _aligned(c), out, _aligned(scale_a), _aligned(scale_b))
-    products = out.size * K
-    if products >= 2 * _PRODUCTS_PER_THREAD:
-        _in_threads(spec, job, products, threads)
+    out_format, promotion = model.d, _ONE_CHAIN
+    if promote is not None or promote_scale_a is not None or promote_scale_b is not None:
+        promotion = _promotion(model, k, block, promote, promote_scale_a, promote_scale_b)
+        promotion = promotion._replace(fused=bool(promote_fused))
+        c_format, out_format = model.d, "f64" if model.d == "f64" else "f32"
+        c = c if c is None else c.view(_code_dtype(out_format))
+    every, fused, promote_a, promote_b = promotion
+    lead: tuple[int, ...] = ()
+    if (
+        a.ndim > 2 or b.ndim > 2 or _deep(c) or _deep(scale_a) or _deep(scale_b)
+        or _deep(promote_a) or _deep(promote_b)
+    ):  # fmt: skip
+        given = (a, b, c, scale_a, scale_b, promote_a, promote_b)
+        lead = np.broadcast_shapes(*(x.shape[:-2] for x in given if x is not None))
+        a, b, c, scale_a, scale_b, promote_a, promote_b = (_spread(x, lead) for x in given)
+    out = np.empty((*lead, M, N), _code_dtype(out_format))
+    key = (model, a_format, b_format, c_format or model.d, step, scale_format, block)
+    plan = _plan(*key)
+    if plan is None:
+        operands = (a, b, c, scale_a, scale_b, promote_a, promote_b)
+        _by_reference(key, operands, promotion, out, progress)
     else:
-        _native.mma(spec, *job, _ISA)
+        job = (
+            _aligned(a), _aligned(b), _aligned(c), out, _aligned(scale_a), _aligned(scale_b),
+            _aligned(promote_a), _aligned(promote_b),
+        )  # fmt: skip
+        work = out.size * max(1, -(-K // step)) * plan.padded_step
+        if work >= plan.alone or (threads > 1 and work >= 2 * _PRODUCTS_PER_THREAD):
+            _in_threads(plan.spec, job, promotion, work, threads, progress)
+        else:
+            _native.mma(plan.spec, *job[:6], _ISA, False, every, fused, *job[6:])
+    if progress is not None:
+        progress(out.size * K, out.size * K)
     return out
 
 
@@ -127,8 +167,10 @@ def _deep(x: Codes | None) -> bool:
     return x is not None and x.ndim > 2
 
 
-def _spread(x: Codes, lead: tuple[int, ...]) -> Codes:
-    return x if x.shape[:-2] == lead else np.broadcast_to(x, lead + x.shape[-2:])
+def _spread(x: Codes | None, lead: tuple[int, ...]) -> Any:
+    if x is None or x.shape[:-2] == lead:
+        return x
+    return np.broadcast_to(x, lead + x.shape[-2:])
 
 
 def _aligned(x: Codes | None) -> Codes | None:
@@ -167,56 +209,118 @@ def dpa(
     )[..., 0, 0]  # fmt: skip
 
 
+# --- promotion ------------------------------------------------------------------------------------
+
+
+class _Promotion(NamedTuple):
+    every: int = 0  # 0: one chain is the result
+    fused: bool = True
+    scale_a: Codes | None = None  # codes of f32
+    scale_b: Codes | None = None
+
+
+_ONE_CHAIN = _Promotion()
+
+
+def _promotion(
+    model: Model, k: int | None, block: int | None, every: int | None, *scales: Codes | None
+) -> _Promotion:
+    """What the arguments of `mma` mean together."""
+    if every is None:
+        raise ValueError("promote_scale_a and promote_scale_b need promote")
+    if isinstance(every, bool) or not isinstance(every, int | np.integer):
+        raise TypeError(f"promote must be a positive integer, not {every!r}")
+    if k is None:
+        raise ValueError("promote needs k, the products of one instruction")
+    for name, unit in (("k", k), ("block", block or 1)):
+        if every < 1 or every % unit:
+            raise ValueError(f"promote must be a positive multiple of {name} = {unit}, not {every}")
+    codes: list[Codes | None] = []
+    for name, x in zip(("promote_scale_a", "promote_scale_b"), scales, strict=True):
+        if x is not None and (not isinstance(x, np.ndarray) or x.dtype != np.float32):
+            got = x.dtype if isinstance(x, np.ndarray) else type(x).__name__
+            raise TypeError(f"{name} must be a float32 array, not {got}")
+        if x is not None and model.d == "f64":
+            raise ValueError(f"{name} scales sums in f32, but the results of {model!r} are f64")
+        codes.append(None if x is None else x.view(np.uint32))
+    return _Promotion(int(every), True, *codes)
+
+
 # --- threads --------------------------------------------------------------------------------------
 
-# a, b, c, d, scale_a, scale_b, with the same leading dimensions.
-_Job = tuple[Any, Any, Any, Codes, Any, Any]
+
+# a, b, c, d, scale_a, scale_b, promote_scale_a, promote_scale_b, with the same leading dimensions.
+_Job = tuple[Any, Any, Any, Codes, Any, Any, Any, Any]
+#: Which of them have no columns, or no rows: every block of outputs needs them whole.
+_BESIDE = {-1: (0, 4, 6), -2: (1, 5, 7)}
 
 
-def _in_threads(spec: npt.NDArray[np.int64], job: _Job, products: int, threads: int) -> None:
+def _in_threads(
+    spec: npt.NDArray[np.int64],
+    job: _Job,
+    promotion: _Promotion,
+    work: int,
+    threads: int,
+    progress: Progress | None,
+) -> None:
     """Blocks of the leading dimension, of rows or of columns, whichever is longest.
 
-    No bit depends on it: every output is computed whole by one thread.
+    No bit depends on it: every output is computed whole by one thread. The caller's own thread only
+    waits, so that it hears Ctrl-C and can tell of the progress.
     """
     out = job[3]
+    total = out.size * job[0].shape[-1]
     axis = int(np.argmax(out.shape))
-    # Pieces that end soon, so that Ctrl-C is heard, but not so small that packing the other operand
-    # for each of them would cost.
-    parts = min(threads, products // _PRODUCTS_PER_THREAD)
-    parts = max(parts, min(products // _PRODUCTS_PER_PIECE, out.shape[axis] // 256))
-    parts = min(parts, out.shape[axis])
+    parts = max(1, min(threads, work // _PRODUCTS_PER_THREAD, out.shape[axis]))
     edges = [out.shape[axis] * i // parts for i in range(parts + 1)]
+    watch = np.zeros(2, np.int64)  # stop, done: see struct Watch in native/spec.hpp
 
-    def work(i: int) -> None:
+    def compute(i: int) -> None:
         where = slice(edges[i], edges[i + 1])
-        a, b, c, d, scale_a, scale_b = (
+        a, b, c, d, scale_a, scale_b, *of_parts = (
             _piece(x, o, axis - out.ndim, where) for o, x in enumerate(job)
         )
-        _native.mma(spec, a, b, c, d, scale_a, scale_b, _ISA)
+        _native.mma(
+            spec, a, b, c, d, scale_a, scale_b, _ISA, False, promotion.every, promotion.fused,
+            of_parts[0], of_parts[1], watch,
+        )  # fmt: skip
 
+    pool = None
+    if threads > 1:
+        pool = _pool(threads)
+    elif progress is not None or threading.current_thread() is threading.main_thread():
+        pool = ThreadPoolExecutor(1, thread_name_prefix="bitmma")  # not shared: it is one of many
     futures: list[Future[None]] = []
     try:
-        if threads > 1 and parts > 1:
+        if pool is not None:
             # No new threads as the interpreter shuts down, nor from a pool replaced meanwhile:
             # what was not submitted is done here.
             with contextlib.suppress(RuntimeError):
-                pool = _pool(threads)
                 for i in range(parts):
-                    futures.append(pool.submit(work, i))
-        for future in futures:
-            future.result()
+                    futures.append(pool.submit(compute, i))
         for i in range(len(futures), parts):
-            work(i)
+            compute(i)
+        waiting: Collection[Future[None]] = futures
+        while waiting:
+            done, waiting = wait(waiting, timeout=_TICK, return_when=FIRST_EXCEPTION)
+            for future in done:
+                future.result()
+            if progress is not None and waiting:
+                progress(min(total, total * int(watch[1]) // work), total)
     except BaseException:
+        watch[0] = 1
         for future in futures:
             future.cancel()
         wait(futures)  # nothing may still write to an output that the caller has given up
         raise
+    finally:
+        if pool is not None and threads == 1:
+            pool.shutdown(wait=False)
 
 
 def _piece(x: Codes | None, operand: int, axis: int, where: slice) -> Codes | None:
     """The part of an operand that the outputs in ``where`` along ``axis`` (negative) need."""
-    if x is None or (axis == -2 and operand in (1, 5)) or (axis == -1 and operand in (0, 4)):
+    if x is None or operand in _BESIDE.get(axis, ()):
         return x
     index: tuple[Any, ...] = (Ellipsis, where, *(slice(None),) * (-1 - axis))
     piece: Codes = x[index]
@@ -258,7 +362,26 @@ def _native_can(model: Model, a_format: str, b_format: str) -> bool:
     return True
 
 
+class _Plan(NamedTuple):
+    """What is known of a model on some formats before there are operands."""
+
+    spec: npt.NDArray[np.int64]
+    padded_step: int  # products of one instruction, whole groups of them
+    alone: int  # products from which on the caller's thread is kept free
+
+
 @functools.lru_cache(4096)
+def _plan(
+    model: Model, a: str, b: str, c: str, step: int, scale: str | None, block: int | None
+) -> _Plan | None:
+    """None: the native module cannot."""
+    spec = _spec(model, a, b, c, step, scale, block)
+    if spec is None:
+        return None
+    padded_step = -(-step // model.group) * model.group
+    return _Plan(spec, padded_step, _PRODUCTS_ALONE[_native.has_kernel(spec, _ISA)])
+
+
 def _spec(
     model: Model, a: str, b: str, c: str, step: int, scale: str | None, block: int | None
 ) -> npt.NDArray[np.int64] | None:
@@ -296,17 +419,33 @@ def _format_fields(fmt: Format) -> list[int]:
     ]  # fmt: skip
 
 
-def _by_reference(key: Any, operands: tuple[Codes | None, ...], out: Codes) -> None:
+def _by_reference(
+    key: tuple[Any, ...],
+    operands: tuple[Any, ...],
+    promotion: _Promotion,
+    out: Codes,
+    progress: Progress | None,
+) -> None:
     model, a_format, b_format, c_format, step, scale_format, block = key
-    a, b, c, scale_a, scale_b = operands
-    assert a is not None and b is not None
-    for index in np.ndindex(*out.shape):
+    a, b, c, scale_a, scale_b, promote_a, promote_b = operands
+    chain: Callable[..., int] = reference.promoted_chain if promotion.every else reference.chain
+    total = out.size * a.shape[-1]
+    for done, index in enumerate(np.ndindex(*out.shape)):
+        if progress is not None:
+            progress(total * done // out.size, total)
         *head, i, j = index
         row, column = (*head, i), (*head, slice(None), j)
-        out[index] = reference.chain(
+        more: dict[str, Any] = {}
+        if promotion.every:
+            more = {
+                "promote": promotion.every, "promote_fused": promotion.fused,
+                "promote_scale_a": promote_a[row].tolist() if promote_a is not None else (),
+                "promote_scale_b": promote_b[column].tolist() if promote_b is not None else (),
+            }  # fmt: skip
+        out[index] = chain(
             model, a[row].tolist(), b[column].tolist(), int(c[index]) if c is not None else 0,
             k=step, a_format=a_format, b_format=b_format, c_format=c_format,
             scale_format=scale_format, block=block,
             scale_a=scale_a[row].tolist() if scale_a is not None else (),
-            scale_b=scale_b[column].tolist() if scale_b is not None else (),
+            scale_b=scale_b[column].tolist() if scale_b is not None else (), **more,
         )  # fmt: skip
