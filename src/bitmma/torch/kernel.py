@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
-from bitmma import formats, recipes
+from bitmma import recipes
 from bitmma.epilogue import Epilogue
 from bitmma.gemm import matmul
 from bitmma.schedule import Schedule
@@ -68,6 +68,7 @@ def multiply(
         if C.dtype not in (A.dtype, dtype):
             raise ValueError(f"{op}: the addend must be {A.dtype} as the matrices, not {C.dtype}")
         batch = torch.broadcast_shapes(A.shape[:-2], B.shape[:-2])
+        C = C if instruction.d == "f64" else C.float()
         C = C.expand(*batch, A.shape[-2], B.shape[-1]) if beta != 0 else None
     if rounds_operands:
         A, B = _to_tf32(A), _to_tf32(B)
@@ -78,13 +79,16 @@ def multiply(
         beta = None if C is None else beta
         epilogue = Epilogue(alpha=alpha, beta=beta, out_format=DTYPES[dtype])
     D = matmul(
-        A, B, None if C is None else C.float(), instruction=instruction, schedule=schedule,
-        epilogue=epilogue, threads=threads,
+        A, B, C, instruction=instruction, schedule=schedule, epilogue=epilogue, threads=threads,
     )  # fmt: skip
     return Computed(D, instruction, schedule)
 
 
 def _to_tf32(x: Tensor) -> Tensor:
-    """float32 rounded to TF32, ties away from zero, as cuBLAS converts operands."""
-    rounded = formats.quantize(x, "tf32", rounding="RNA")
-    return torch.from_numpy(rounded).to(x.device)
+    """float32 rounded to TF32, ties away from zero, as cuBLAS converts operands.
+
+    Half of the last place kept is added to the magnitude, and what is below that place cut: a carry
+    runs into the exponent as it should, up to infinity.
+    """
+    codes = x.view(torch.int32) + (1 << 12) & -(1 << 13)
+    return torch.where(x.isnan(), torch.nan, codes.view(torch.float32))

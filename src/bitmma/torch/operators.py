@@ -44,7 +44,7 @@ PRODUCTS = frozenset(
     """
     mm bmm addmm baddbmm addbmm _addmm_activation mv addmv dot vdot
     convolution convolution_overrideable convolution_backward convolution_backward_overrideable
-    conv_tbc _scaled_mm _grouped_mm
+    conv_tbc _scaled_mm _scaled_mm_v2 _grouped_mm
     """.split()
 )
 
@@ -63,7 +63,7 @@ INTEGER_PRODUCTS = frozenset({"_int_mm"})
 #: Products that the mode cannot see into. What takes their place is said in docs/torch.md.
 OPAQUE = frozenset(
     """
-    _scaled_mm_v2 _scaled_grouped_mm _scaled_grouped_mm_v2
+    _scaled_grouped_mm _scaled_grouped_mm_v2
     _weight_int8pack_mm _weight_int4pack_mm _weight_int4pack_mm_for_cpu
     _weight_int4pack_mm_with_scales_and_zeros _dyn_quant_matmul_4bit _mixed_dtypes_linear
     linear_backward matmul_backward _embedding_bag_per_sample_weights_backward

@@ -216,6 +216,39 @@ def _scaled_mm(
     return product(self, mat2, epilogue=epilogue, fast_accum=use_fast_accum)
 
 
+#: Of torch.nn.functional.ScalingType: one scale a tensor, one a row of A and a column of B.
+_TENSOR_WISE, _ROW_WISE = 0, 1
+
+
+def _scaled_mm_v2(
+    product: Product,
+    self: Tensor,
+    mat2: Tensor,
+    scale_a: Sequence[Tensor],
+    recipe_a: Sequence[int],
+    swizzle_a: Sequence[int],
+    scale_b: Sequence[Tensor],
+    recipe_b: Sequence[int],
+    swizzle_b: Sequence[int],
+    bias: Tensor | None = None,
+    out_dtype: Any = None,
+    contraction_dim: Sequence[int] = (),
+    use_fast_accum: bool = False,
+) -> Tensor:
+    """What torch.nn.functional.scaled_mm calls; of its recipes the two that `_scaled_mm` has."""
+    recipes = [*recipe_a], [*recipe_b]
+    plain = not any(swizzle_a) and not any(swizzle_b) and not len(contraction_dim)
+    if recipes not in (([_TENSOR_WISE],) * 2, ([_ROW_WISE],) * 2) or not plain:
+        raise UnmodelledProduct(
+            "scaled_mm with scales of blocks, swizzled or of other kinds than TensorWise and "
+            "RowWise; bitmma.matmul and bitmma.recipes have scales of blocks"
+        )
+    a, b = scale_a[0], scale_b[0]
+    if recipes[0] == [_ROW_WISE]:
+        a, b = a.reshape(-1, 1), b.reshape(1, -1)
+    return _scaled_mm(product, self, mat2, a, b, bias, None, out_dtype, use_fast_accum)
+
+
 # --- convolutions ---------------------------------------------------------------------------------
 
 # All are im2col products whose K runs over (channel, *kernel), the last index fastest, and over
@@ -438,4 +471,5 @@ HANDLERS: Mapping[str, Callable[..., Any]] = {
     "conv_tbc": _conv_tbc,
     "_grouped_mm": _grouped_mm,
     "_scaled_mm": _scaled_mm,
+    "_scaled_mm_v2": _scaled_mm_v2,
 }
