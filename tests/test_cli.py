@@ -320,6 +320,46 @@ def test_matmul_without_c_writes_f16_and_overwrites() -> None:
     assert_same_bits(np.load("d.npy"), bitmma.matmul(A, B, instruction=instr))
 
 
+def test_matmul_with_a_schedule_and_an_epilogue() -> None:
+    A, B, C = operands(20, 300, 9)
+    sa, sb = np.random.default_rng(1).random((2, 20, 3)).astype(np.float32)
+    schedule = bitmma.Schedule(128, 2, "contiguous", 128)
+    names = [keep_npy(n, x) for n, x in zip("abcst", (A, B, C, sa, sb[:3, :1]), strict=True)]
+    run("matmul", *FP8, *names[:2], "--c", names[2], "-o", "d.npz",
+        "--schedule", str(schedule), "--promote-scale-a", names[3], "--promote-scale-b", names[4],
+        "--alpha", "0.3", "--beta=-1", "--out-format", "bf16")  # fmt: skip
+    expected = bitmma.matmul(
+        A, B, C, instruction=FP8, schedule=schedule, promote_scale_a=sa, promote_scale_b=sb[:3, :1],
+        epilogue=bitmma.Epilogue(alpha=0.3, beta=-1, out_format="bf16"),
+    )  # fmt: skip
+    assert np.array_equal(np.load("d.npz")["d"], bits(expected))
+    run("matmul", *FP8, *names[:2], "-o", "d.npy", "--schedule", "promote_every=32",
+        "--promote-scale-a", keep_npy("u", sa[:10]), "--promote-block-a", "2,128")  # fmt: skip
+    expected = bitmma.matmul(
+        A, B, instruction=FP8, schedule=bitmma.Schedule(32), promote_scale_a=sa[:10],
+        promote_block_a=(2, 128),
+    )  # fmt: skip
+    assert_same_bits(np.load("d.npy"), expected)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "fmt", "title"),
+    [
+        ("H100", "f16", "Hopper wgmma m64n256k16.f32.f16.f16, the default for f16·f16"),
+        ("L40S", "e4m3", "Ada Lovelace mma m16n8k32.f32.e4m3.e4m3.f32, the default for e4m3·e4m3"),
+        ("A100", "f32", "Ampere mma m16n8k8.f32.tf32.tf32.f32, the default for tf32·tf32"),
+        ("MI300X", "f32", "CDNA3 mfma f32_16x16x4_f32, the default for f32·f32"),
+        ("H100", "f64", "Hopper mma m16n8k16.f64.f64.f64.f64, the default for f64·f64"),
+    ],
+)
+def test_matmul_picks_the_default_and_says_so(gpu: str, fmt: str, title: str) -> None:
+    A, B, _ = operands(9, 70, 5, fmt)
+    keep = keep_safetensors if fmt == "e4m3" else keep_npy
+    assert run("matmul", gpu, keep("a", A), keep("b", B), "-o", "d.npy") == title + "\n"
+    instr = (gpu, title.split(",")[0].split()[-1])
+    assert_same_bits(np.load("d.npy"), bitmma.matmul(A, B, instruction=instr))
+
+
 def test_matmul_block_scaled_from_packed_fp4() -> None:
     rng = np.random.default_rng(1)
     a = rng.integers(0, 256, (40, 80), dtype=np.uint8) & 0x7E
@@ -582,6 +622,7 @@ def some_files() -> None:
     np.save("a.npy", A)
     np.save("b.npy", B)
     np.save("c.npy", C)
+    np.save("row.npy", C[:1])
     np.save("f64.npy", np.zeros((16, 20)))
     np.save("vector.npy", np.zeros(20, np.float16))
     np.save("record.npy", np.zeros((16, 20), [("x", "<f2")]))
@@ -657,14 +698,40 @@ ERRORS: list[tuple[tuple[str, ...], str]] = [
     # arrays
     ((*MATMUL, "f64.npy", "b.npy", "-o", "d.npy"), "float64"),
     ((*MATMUL, "record.npy", "b.npy", "-o", "d.npy"), "A must be float16"),
-    ((*MATMUL, "a.npy", "b.npy", "--c", "a.npy", "-o", "d.npy"), "--c must be (…, 16, 8)"),
-    ((*MATMUL, "vector.npy", "b.npy", "-o", "d.npy"), "A must be a matrix"),
-    ((*MATMUL, "a.npy", "a.npy", "-o", "d.npy"), "B must be (…, 20, 20)"),
+    ((*MATMUL, "a.npy", "b.npy", "--c", "row.npy", "-o", "d.npy"), "--c must be (..., 16, 8)"),
+    ((*MATMUL, "vector.npy", "b.npy", "-o", "d.npy"), "A must be (..., M, K)"),
+    ((*MATMUL, "a.npy", "a.npy", "-o", "d.npy"), "B must be (..., 20, N)"),
     ((*MATMUL, "lead2.npy", "lead.npy", "-o", "d.npy"), "broadcast"),
     ((*MATMUL, "a.npy", "b.npy", "--scale-a", "a.npy", "-o", "d.npy"), "--scale-a was given"),
     (("matmul", *MX, "a.npy", "b.npy", "-o", "d.npy"), "--scale-a is missing"),
     (("matmul", "Volta", "m8n8k4.f32.f16.f16.f16", "a.npy", "b.npy", "-o", "d.npy"), "chained"),
     ((*MATMUL, "a.npy", "b.npy", "-o", "d.npy", "--threads", "0"), "threads"),
+    # schedules, epilogues, defaults
+    *(
+        ((*MATMUL, "a.npy", "b.npy", "-o", "d.npy", *more), words)
+        for more, words in (
+            (("--schedule", "fast"), "schedule 'fast': 'fast' is no field with its value; write"),
+            (("--schedule", "promote_every=24"), "promote_every must be a multiple of 16"),
+            (("--schedule", "split_k=3"), "split_k must be at most 1 for K = 20 in tiles of 128"),
+            (("--promote-scale-a", "c.npy"), "--promote-scale-a was given, but the schedule has"),
+            (("--promote-scale-a", "a.npy"), "--promote-scale-a must be float32"),
+            (("--schedule", "promote_every=16", "--promote-scale-a", "c.npy"),
+             "--promote-scale-a must be (..., 16, 1), one for each block of (1, 128), got (16, 8)"),
+            (("--promote-block-a", "128"), "--promote-block-a is two positive integers"),
+            (("--promote-block-b", "0,x"), "--promote-block-b is two positive integers"),
+            (("--schedule", "promote_every=16", "--promote-scale-a", "c.npy",
+              "--promote-block-a", "0,16"), "--promote-block-a must be two positive integers"),
+            (("--out-format", "f64"), "out_format is one of f32, f16"),
+            (("--beta", "1"), "the epilogue has a beta, but there is no C"),
+            (("--alpha", "x"), "--alpha"),
+        )
+    ),
+    (("matmul", "H100", "a.npy", "-o", "d.npy"), "Missing argument"),
+    (("matmul", "H101", "a.npy", "b.npy", "-o", "d.npy"), "H101"),
+    (("matmul", "H100", "a.npy", "fp4.npy", "-o", "d.npy"), "B holds uint8 codes, which do not"),
+    (("matmul", "V100", "f64.npy", "f64.npy", "-o", "d.npy"), "Volta has no instruction for f64"),
+    (("matmul", "H100", "a.npy", "b.npy", "--scale-a", "c.npy", "-o", "d.npy"),
+     "with --scale-a, an instruction must be named"),
     # outputs
     ((*MATMUL, "a.npy", "b.npy", "-o", "d.txt"), ".npy, .npz or .safetensors"),
     ((*MATMUL, "a.npy", "b.npy", "-o", "no/d.npy"), "cannot write 'no/d.npy'"),

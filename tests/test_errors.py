@@ -556,7 +556,7 @@ CASES: dict[str, tuple[Callable[[], Any], type[Exception], list[str]]] = {
                     "promote_scale_b": np.ones((3, 1, 1), "f4"),
                 },
                 ValueError,
-                ["leading dimensions do not broadcast: a (16, 16), b (16, 8)"],
+                ["leading dimensions do not broadcast: A (16, 16), B (16, 8)"],
             ),
             (
                 "C of f16",

@@ -121,18 +121,20 @@ class Epilogue:
                 factors = [s for s in (self.scale_a, self.scale_b, self.alpha) if s is not None]
                 if factors or self.beta is not None:
                     alpha = functools.reduce(np.multiply, factors, np.float32(1))
-                    addend = np.float32(0) if self.beta is None or C is None else self.beta * C
-                    y = fma(alpha, y, addend)
+                    has_c = self.beta is not None and C is not None
+                    y = fma(alpha, y, self.beta * C) if has_c else _fma_zero(alpha, y)
                 if self.bias is not None:
                     y = y + self.bias
             if self.scale_result is not None:
                 y = y * self.scale_result
             fmt = formats.get(self.out_format)
+            nan = np.isnan(y)
             if fmt.width == 8:
-                codes = formats.quantize(y, fmt, saturate=True).view(fmt.code_dtype)
-            else:  # NumPy and ml_dtypes round to these to nearest even, and faster
-                codes = y.astype(fmt.dtype).view(fmt.code_dtype)
-        codes[np.isnan(y)] = canonical_nan(self.out_format, ones)
+                largest = formats.decode(np.array(fmt.max_code, np.uint8), fmt).astype(np.float32)
+                y = np.clip(y, -largest, largest)
+            codes: npt.NDArray[Any] = y.astype(fmt.dtype, order="C").view(fmt.code_dtype)  # casts round to even
+        if nan.any():
+            codes = np.where(nan, fmt.code_dtype.type(canonical_nan(fmt.name, ones)), codes)
         return codes
 
 
@@ -144,8 +146,6 @@ def canonical_nan(fmt: str, ones: bool) -> int:
 
 def fma(a: Any, b: Any, c: Any) -> F32:
     """RN32(a b + c) of float32 arrays, rounded once, in the default floating-point environment."""
-    if np.ndim(a) == 0 and a == 1:  # most products: a sum will do
-        return np.add(b, c, dtype=np.float32)
     product = np.multiply(a, b, dtype=np.float64)  # exact
     c = np.asarray(c, np.float64)
     total = np.atleast_1d(product + c)
@@ -158,6 +158,13 @@ def fma(a: Any, b: Any, c: Any) -> F32:
     even = (lost != 0) & (word & 1 == 0) & np.isfinite(total)
     word += np.where(even, np.where((lost > 0) == (total > 0), 1, -1), 0)
     return total.astype(np.float32).reshape(shape)
+
+
+def _fma_zero(a: Any, b: F32) -> F32:
+    """RN32(a b + 0): the product, where an exact zero is +0."""
+    y: F32 = np.multiply(a, b)
+    exact_zero = (y == 0) & ((b == 0) | (a == 0))
+    return np.where(exact_zero, np.float32(0), y)
 
 
 @formats.in_default_environment

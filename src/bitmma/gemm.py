@@ -21,18 +21,19 @@ from bitmma.schedule import Schedule
 from bitmma.unit import MAX_LEADING, Call, Instruction
 from bitmma.unit import instruction as by_name
 
-__all__ = ["Product", "find", "matmul", "prepare"]
+__all__ = ["Product", "addend_format", "find", "matmul", "prepare"]
 
 Array = npt.NDArray[Any]
-Progress = Callable[[int, int], object]
+Progress = Callable[[int, int], None]
 
 #: Products in one tile given to an executor, tenths of a second of one core; and the least side of
 #: a tile, so that packing and sending A and B costs little beside the products.
 _TILE_PRODUCTS = 1 << 27
 _TILE_SIDE = 128
-#: Tiles submitted and not yet written back: enough to keep a cluster busy, while their operands,
-#: copies where tasks are pickled, stay small.
-_IN_FLIGHT = 64
+#: Tiles submitted and not yet written back: enough to keep a cluster busy, fewer (but a few) where
+#: their operands, copied for pickling, would take more than so many bytes.
+_IN_FLIGHT = (4, 64)
+_BYTES_IN_FLIGHT = 1 << 31
 #: Outputs that an epilogue takes at once: its float64 temporaries stay small.
 _EPILOGUE_OUTPUTS = 1 << 20
 
@@ -140,10 +141,8 @@ def prepare(
     epilogue = _checked(epilogue, Epilogue, "epilogue")
     if epilogue is not None and instr.d == "f64":
         raise ValueError(f"an epilogue is for FP32 accumulators, those of {instr.name} are f64")
-    outside = "f64" if instr.d == "f64" else "f32"
-    in_epilogue = epilogue is not None and epilogue.beta is not None
-    c_format = instr.c if schedule.is_chain and not in_epilogue else outside
-    (a, b, c, more), kind = _reader(instr, c_format).read(A, B, C, scale_a, scale_b)
+    reader = _reader(instr, addend_format(instr, schedule, epilogue))
+    (a, b, c, more), kind = reader.read(A, B, C, scale_a, scale_b)
     M, K, N = a.shape[-2], a.shape[-1], b.shape[-1]
     schedule.check(instr, K)
     if epilogue is not None:
@@ -162,7 +161,8 @@ def prepare(
     try:
         lead = np.broadcast_shapes(*(x.shape[:-2] for x in found.values()))
     except ValueError:
-        shown = ", ".join(f"{name} {x.shape}" for name, x in found.items())
+        named = ((name.upper() if len(name) == 1 else name, x) for name, x in found.items())
+        shown = ", ".join(f"{name} {x.shape}" for name, x in named)
         raise ValueError(f"leading dimensions do not broadcast: {shown}") from None
     plan = Product(instr, schedule, epilogue, (*lead, M, N), K, found, blocks, kind)
     for tiles in schedule.parts(K) if blocks else ():
@@ -179,6 +179,18 @@ def find(instruction: Any) -> Instruction:
             f"instruction must be an Instruction or a (gpu, name) pair, not {instruction!r}"
         )
     return instruction
+
+
+def addend_format(instr: Instruction, schedule: Schedule, epilogue: Epilogue | None) -> str:
+    """The format of C: the instruction's where C starts its one chain, else that of outer sums."""
+    if schedule.is_chain and (epilogue is None or epilogue.beta is None):
+        return instr.c
+    return _outside(instr)
+
+
+def _outside(instr: Instruction) -> str:
+    """The format of sums outside the matrix unit."""
+    return "f64" if instr.d == "f64" else "f32"
 
 
 def _checked(value: Any, wanted: type, name: str) -> Any:
@@ -272,8 +284,7 @@ class Product:
 
     @property
     def _outside(self) -> str:
-        """The format of sums outside the matrix unit."""
-        return "f64" if self.instruction.d == "f64" else "f32"
+        return _outside(self.instruction)
 
     @property
     def products(self) -> int:
@@ -353,7 +364,9 @@ class Product:
         i, s = self.instruction, self.schedule
         given = dict(self.arrays)
         a, b = given["a"], given["b"]
-        scales = {name: given[name] for name in ("scale_a", "scale_b") if name in given}
+        scales: dict[str, Any] = {
+            name: given[name] for name in ("scale_a", "scale_b") if name in given
+        }
         if s.split_k > 1:
             a, b = _along(a, -1, tiles, s.split_tile), _along(b, -2, tiles, s.split_tile)
             width = s.split_tile // (i.block or 1)
@@ -481,8 +494,10 @@ def _submitted(
     if not isinstance(executor, Executor):
         raise TypeError(f"executor must be a concurrent.futures.Executor, not {executor!r}")
     plan = dataclasses.replace(plan, kind=operands.VALUES)  # no device goes along with a task
+    threads = 1 if threads is None else threads
     d = np.empty(plan.shape, formats.get(plan.d).code_dtype)
     running: dict[Future[Array], _Tile] = {}
+    fewest, most = _IN_FLIGHT
     done = 0
 
     def collect() -> None:
@@ -496,9 +511,11 @@ def _submitted(
 
     try:
         for tile in _tiles(plan):
-            if len(running) >= _IN_FLIGHT:
+            part = plan.cut(tile.where)
+            size = sum(x.nbytes for x in part.arrays.values())
+            if len(running) >= max(fewest, min(most, _BYTES_IN_FLIGHT // max(1, size))):
                 collect()
-            running[executor.submit(_computed, plan.cut(tile.where), threads or 1)] = tile
+            running[executor.submit(_computed, part, threads)] = tile
         while running:
             collect()
     except BaseException:  # Ctrl-C too: what has not begun will not

@@ -255,31 +255,76 @@ _FILE = "FILE or FILE:NAME, .npy, .npz or .safetensors"
 @app.command()
 def matmul(
     gpu: Gpu,
-    instruction: Instr,
+    instruction: Annotated[
+        str,
+        typer.Argument(
+            metavar="[INSTR]",
+            help="An instruction's name; without one, the default for the files' formats, which "
+            "is printed.",
+        ),
+    ],
     a: Annotated[str, typer.Argument(metavar="A", help=f"(…, M, K): {_FILE}.")],
-    b: Annotated[str, typer.Argument(metavar="B", help="(…, K, N).")],
     output: Annotated[
         Path,
         typer.Option(
             "--output", "-o", help="Where D goes: .npy, or .npz or .safetensors, named d there."
         ),
     ],
+    b: Annotated[
+        str | None, typer.Argument(metavar="B", help="(…, K, N).", show_default=False)
+    ] = None,
     c: Annotated[str | None, typer.Option(help="(…, M, N); +0 if not given.")] = None,
     scale_a: Annotated[str | None, typer.Option(help="(…, M, K/block).")] = None,
     scale_b: Annotated[str | None, typer.Option(help="(…, K/block, N).")] = None,
+    schedule: Annotated[
+        str | None,
+        typer.Option(help="When accumulators leave the matrix unit: promote_every=128,split_k=4."),
+    ] = None,
+    promote_scale_a: Annotated[
+        str | None, typer.Option(help="float32, one a block of A: promotion's scales.")
+    ] = None,
+    promote_scale_b: Annotated[str | None, typer.Option(help="Those of B.")] = None,
+    promote_block_a: Annotated[str, typer.Option(help="Rows and k of a block of A.")] = "1,128",
+    promote_block_b: Annotated[str, typer.Option(help="k and columns of one of B.")] = "128,128",
+    alpha: Annotated[float | None, typer.Option(help="D = alpha A B, in FP32.")] = None,
+    beta: Annotated[float | None, typer.Option(help="And + beta C; C is float32 then.")] = None,
+    out_format: Annotated[
+        str | None, typer.Option(help="D rounded from FP32: f32, f16, bf16, e4m3, e5m2, fp8, bf8.")
+    ] = None,
     threads: Annotated[int | None, typer.Option(help="How many; default: all cores.")] = None,
 ) -> None:
-    """D = A B + C on files of any size, as a chain of one instruction along K.
+    """D = A B + C on files of any size, as a kernel on one instruction computes it.
 
     The instruction says the formats: arrays hold values of them or raw codes, as void bytes too:
     that is what .npy makes of bf16, fp8, fp6 and fp4 arrays. It has no name for float8_e5m2: save
     x.view(np.uint8).
+
+    Without --schedule, it is one chain along K. Its fields are those of bitmma.Schedule in Python.
     """
     from bitmma.cli import products
+    from bitmma.epilogue import Epilogue
+    from bitmma.schedule import Schedule
 
-    operands = {"A": a, "B": b, "--c": c, "--scale-a": scale_a, "--scale-b": scale_b}
-    instr = _find(gpu, instruction)
-    products.multiply(instr, {k: v for k, v in operands.items() if v is not None}, output, threads)
+    name: str | None = instruction
+    if b is None:  # GPU A B
+        name, a, b = None, instruction, a
+    operands = {
+        "A": a, "B": b, "--c": c, "--scale-a": scale_a, "--scale-b": scale_b,
+        "--promote-scale-a": promote_scale_a, "--promote-scale-b": promote_scale_b,
+    }  # fmt: skip
+    given = {k: v for k, v in operands.items() if v is not None}
+    instr = products.default(gpu, given) if name is None else _find(gpu, name)
+    epilogue = None
+    if (alpha, beta, out_format) != (None, None, None):
+        epilogue = Epilogue(alpha=alpha, beta=beta, out_format=out_format or "f32")
+    blocks = {
+        "promote_block_a": _block(promote_block_a, "--promote-block-a"),
+        "promote_block_b": _block(promote_block_b, "--promote-block-b"),
+    }
+    walk = None if schedule is None else Schedule.parse(schedule)
+    products.multiply(instr, given, output, threads, walk, epilogue, blocks)
+    if name is None:
+        print(f"{instr.title}, the default for {instr.a}·{instr.b}")
 
 
 @app.command()
@@ -331,6 +376,13 @@ def _one(text: str, option: str) -> str:
     if len(words) != 1:
         raise ValueError(f"{option} is one number, not {text!r}")
     return words[0]
+
+
+def _block(text: str, option: str) -> tuple[int, int]:
+    words = _numbers(text)
+    if len(words) != 2 or not all(re.fullmatch("[0-9]{1,9}", word) for word in words):
+        raise ValueError(f"{option} is two positive integers such as 1,128, not {text!r}")
+    return int(words[0]), int(words[1])
 
 
 def _fields(value: Any) -> dict[str, Any]:

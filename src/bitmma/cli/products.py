@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -13,13 +14,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bitmma import formats
+from bitmma import formats, isa
 from bitmma.cli import files
 from bitmma.engine.operands import to_codes
-from bitmma.gemm import matmul
-from bitmma.unit import MAX_LEADING, Instruction
+from bitmma.epilogue import Epilogue
+from bitmma.gemm import Product, addend_format, prepare
+from bitmma.recipes import default_instruction
+from bitmma.schedule import Schedule
+from bitmma.unit import Instruction
 
-__all__ = ["multiply"]
+__all__ = ["default", "multiply"]
 
 Codes = npt.NDArray[Any]
 
@@ -31,14 +35,47 @@ _SIDE = 256
 _PATIENCE = 1.0
 
 
+def default(gpu: str, specs: Mapping[str, str]) -> Instruction:
+    """The documented default for the formats that the files of A and B say they hold.
+
+    Raises:
+        ValueError: arrays of codes, which do not say it; block scales; a GPU that has none.
+    """
+    for name in specs:
+        if name.startswith("--scale"):
+            raise ValueError(f"with {name}, an instruction must be named")
+    a, b = (_format(files.load(specs[name], name), name, gpu) for name in ("A", "B"))
+    return default_instruction(gpu, a, b)
+
+
+def _format(array: Codes, name: str, gpu: str) -> str:
+    if array.dtype == np.float32:
+        # NVIDIA's matrix units take float32 words as tf32, AMD's have f32 as well.
+        return "f32" if isa.gpu(gpu).startswith("CDNA") else "tf32"
+    if array.dtype.kind in "iu" or array.dtype.type is np.void:
+        raise ValueError(
+            f"{name} holds {array.dtype} codes, which do not say their format: "
+            "an instruction must be named"
+        )
+    return formats.get(array.dtype.name).name
+
+
 def multiply(
-    instr: Instruction, specs: Mapping[str, str], output: Path, threads: int | None
+    instr: Instruction,
+    specs: Mapping[str, str],
+    output: Path,
+    threads: int | None,
+    schedule: Schedule | None = None,
+    epilogue: Epilogue | None = None,
+    blocks: Mapping[str, tuple[int, int]] | None = None,
 ) -> None:
     """Read the operands, multiply, write D.
 
     Args:
-        specs: ``FILE`` or ``FILE:NAME`` under A, B and, where given, --c, --scale-a, --scale-b.
+        specs: ``FILE`` or ``FILE:NAME`` under A, B and, where given, --c, --scale-a, --scale-b,
+            --promote-scale-a, --promote-scale-b.
         output: a path ending in .npy, .npz or .safetensors.
+        schedule, epilogue: as for `bitmma.matmul`. blocks: promote_block_a and promote_block_b.
 
     Raises:
         TypeError, ValueError: an operand that cannot be read or does not fit, an output that cannot
@@ -49,89 +86,64 @@ def multiply(
     for name, spec in specs.items():
         if output.exists() and output.samefile(files.split(spec, name)[0]):
             raise ValueError(f"-o {str(output)!r} is also {name}, which it would replace")
-    lead, (M, K, N) = _shapes(instr, arrays)
-    # Codes, whatever the files held: so that codes and values may meet in one product.
-    wanted = {"A": instr.a, "B": instr.b, "--c": instr.c,
-              "--scale-a": instr.scale, "--scale-b": instr.scale}  # fmt: skip
-    codes = {}
+    wanted = {"A": instr.a, "B": instr.b,
+              "--c": addend_format(instr, schedule or Schedule(), epilogue),
+              "--scale-a": instr.scale, "--scale-b": instr.scale,
+              "--promote-scale-a": "f32", "--promote-scale-b": "f32"}  # fmt: skip
+    for name in ("--scale-a", "--scale-b"):
+        if name in arrays and not instr.scale:
+            raise ValueError(f"{name} was given, but {instr.name} has no block scales")
+        if instr.scale and name not in arrays:
+            raise ValueError(f"{name} is missing: {instr.name} needs scales of {instr.scale}")
+    codes: dict[str, Any] = {}
     for name, array in arrays.items():
+        # Codes, whatever the files held: so that codes and values may meet in one product.
         converted, _ = to_codes(array, wanted[name] or "", name)
-        codes[name] = np.broadcast_to(converted, (*lead, *converted.shape[-2:]))
+        codes[_argument(name)] = converted
+    try:
+        plan = prepare(
+            **codes, instruction=instr, schedule=schedule, epilogue=epilogue, **(blocks or {})
+        )
+    except (TypeError, ValueError) as error:
+        raise type(error)(_as_options(str(error))) from None
 
-    side = max(_SIDE, math.isqrt(_TILE // max(1, K)))
+    *lead, M, N = plan.shape
+    K = max(1, plan.K)
+    side = max(_SIDE, math.isqrt(_TILE // K))
     rows = max(1, min(M, side))
-    columns = max(side, _TILE // max(1, K * rows))
-    dtype = formats.get(instr.d).dtype
+    columns = max(side, _TILE // (K * rows))
+    dtype = formats.get(plan.d).dtype
     with (
         files.written(output) as file,
-        files.array_writer(file, suffix, (*lead, M, N), dtype) as write,
-        _progress(math.prod(lead) * M * N) as advance,
+        files.array_writer(file, suffix, plan.shape, dtype) as write,
+        _progress(math.prod(plan.shape)) as advance,
     ):
         for index in np.ndindex(*lead):
-            part = {name: array[index] for name, array in codes.items()}
+            matrix = tuple(slice(i, i + 1) for i in index)
             for i in range(0, M, rows):
                 band = np.empty((min(rows, M - i), N), dtype)
                 for j in range(0, N, columns):
                     tile = band[:, j : j + columns]
-                    tile[:] = _tile(instr, part, slice(i, i + rows), slice(j, j + columns), threads)
+                    where = (*matrix, slice(i, i + rows), slice(j, j + columns))
+                    tile[:] = _tile(plan, where, threads).view(dtype).reshape(tile.shape)
                     advance(tile.size)
                 write(band)
 
 
-def _tile(
-    instr: Instruction, part: Mapping[str, Codes], i: slice, j: slice, threads: int | None
-) -> Codes:
-    def cut(name: str, rows: slice, columns: slice) -> Codes | None:
-        return part[name][rows, columns] if name in part else None
-
-    every = slice(None)
-    d: Codes = matmul(
-        part["A"][i], part["B"][:, j], cut("--c", i, j), instruction=instr, threads=threads,
-        scale_a=cut("--scale-a", i, every), scale_b=cut("--scale-b", every, j),
-    )  # fmt: skip
-    return d
+def _tile(plan: Product, where: tuple[slice, ...], threads: int | None) -> Codes:
+    return plan.cut(where).compute(threads)
 
 
-def _shapes(
-    instr: Instruction, arrays: Mapping[str, Codes]
-) -> tuple[tuple[int, ...], tuple[int, int, int]]:
-    """The leading dimensions and (M, K, N), checked here because `matmul` sees tiles."""
-    for name in ("A", "B"):
-        if arrays[name].ndim < 2:
-            raise ValueError(f"{name} must be a matrix, its shape is {arrays[name].shape}")
-    for name, array in arrays.items():
-        if array.ndim - 2 > MAX_LEADING:
-            dimensions = f"up to {MAX_LEADING} leading dimensions, not {array.ndim - 2}"
-            raise ValueError(f"{name} may have {dimensions}")
-    M, K = arrays["A"].shape[-2:]
-    N = arrays["B"].shape[-1]
-    blocks = -(-K // instr.block) if instr.block else 0
-    wanted = {"A": (M, K), "B": (K, N), "--c": (M, N),
-              "--scale-a": (M, blocks), "--scale-b": (blocks, N)}  # fmt: skip
-    for name, array in arrays.items():
-        if name.startswith("--scale") and not instr.scale:
-            raise ValueError(f"{name} was given, but {instr.name} has no block scales")
-        if array.shape[-2:] != wanted[name]:
-            shown = f"(…, {', '.join(map(str, wanted[name]))})"
-            raise ValueError(
-                f"{name} must be {shown} for A {arrays['A'].shape} and B {arrays['B'].shape}, "
-                f"its shape is {array.shape}"
-            )
-    if instr.scale:
-        for name in ("--scale-a", "--scale-b"):
-            if name not in arrays:
-                raise ValueError(f"{name} is missing: {instr.name} needs scales of {instr.scale}")
-    if instr.c != instr.d and instr.k < K:
-        raise ValueError(
-            f"{instr.name} cannot be chained: its d ({instr.d}) is no c ({instr.c}); "
-            f"K is at most {instr.k}, not {K}"
-        )
-    try:
-        lead = np.broadcast_shapes(*(array.shape[:-2] for array in arrays.values()))
-    except ValueError:
-        listed = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
-        raise ValueError(f"leading dimensions do not broadcast: {listed}") from None
-    return lead, (M, K, N)
+def _argument(option: str) -> str:
+    """What `prepare` calls an operand: ``--scale-a`` is ``scale_a``, ``--c`` is ``C``."""
+    return "C" if option == "--c" else option.removeprefix("--").replace("-", "_")
+
+
+def _as_options(message: str) -> str:
+    """The library's words for arguments, in those of the command line."""
+    message = re.sub(r"\bC(?= must| may| \()", "--c", message)
+    names = r"\b(?:promote_)?(?:scale|block)_[ab]\b"
+    return re.sub(names, lambda match: "--" + match[0].replace("_", "-"), message)
 
 
 @contextlib.contextmanager
