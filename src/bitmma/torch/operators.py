@@ -132,6 +132,10 @@ OPAQUE = frozenset(
     onednn::qlinear_pointwise mkl::_mkl_linear mkldnn::_linear_pointwise
     mkldnn::_convolution_pointwise mkldnn::_convolution_transpose_pointwise
     mkldnn_prepacked::conv2d_run inductor::_mm_plus_mm symm_mem::_async_input_mm
+    symm_mem::fused_all_gather_matmul symm_mem::fused_all_gather_scaled_matmul
+    symm_mem::fused_matmul_reduce_scatter symm_mem::fused_scaled_matmul_reduce_scatter
+    torch_attn::_varlen_attn torch_attn::_varlen_attn_backward torch_attn::_varlen_attn_out
+    onnx::Attention
     """.split()
 )
 
@@ -187,6 +191,8 @@ def _is_composite(qualified: str, overload: str) -> bool:
 _HINTS = {
     "quantized": "integer arithmetic of a CPU library",
     "sparse": "sparse matrix units are not modelled",
+    "attn": "an attention kernel of its own; torch.nn.functional.scaled_dot_product_attention is "
+    "emulated",
     "attention": "an attention kernel of its own; torch.nn.functional.scaled_dot_product_attention "
     "is emulated",
     "encoder_layer": "a fused layer; torch.nn.TransformerEncoderLayer itself is emulated",
