@@ -68,9 +68,7 @@ class FP8Linear(torch.nn.Module):
 
     def forward(self, x: Any) -> Any:
         rows, scale = quantised(x.flatten(0, -2))
-        y = torch._scaled_mm(
-            rows, self.weight.t(), scale, self.scale, self.bias, out_dtype=x.dtype
-        )
+        y = torch._scaled_mm(rows, self.weight.t(), scale, self.scale, self.bias, out_dtype=x.dtype)
         return y.unflatten(0, x.shape[:-1])
 
 
@@ -90,7 +88,9 @@ def in_fp8(encoder: Encoder) -> Encoder:
     return encoder
 
 
-def show(title: str, encoder: Encoder, reference: Encoder, tokens: Any, gpus: Sequence[str]) -> None:
+def show(
+    title: str, encoder: Encoder, reference: Encoder, tokens: Any, gpus: Sequence[str]
+) -> None:
     print(f"\n\n{title}\n{'=' * len(title)}")
     result = bitmma.torch.compare(encoder, tokens, gpus, reference=reference)
     table = result.to_pandas()

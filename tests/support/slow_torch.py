@@ -53,10 +53,15 @@ def matmul(
     c = None if C is None else codes(C.expand(M, N).float() if out != "f64" else C.expand(M, N))
     wide = "f64" if instr.d == "f64" else "f32"
     nan = slow.nan_of(instr, wide)
-    factors = [int(np.array(x, formats.get(wide).dtype).view(f"u{8 if wide == 'f64' else 4}")) for x in (alpha, beta)]
+    factors = [
+        int(np.array(x, formats.get(wide).dtype).view(f"u{8 if wide == 'f64' else 4}"))
+        for x in (alpha, beta)
+    ]
     d = np.empty((M, N), f"u{torch.empty(0, dtype=dtype).element_size()}")
     for i, j in np.ndindex(M, N):
-        acc, fmt = slow.product(instr, schedule or Schedule(), a[i].tolist(), b[:, j].tolist(), None)
+        acc, fmt = slow.product(
+            instr, schedule or Schedule(), a[i].tolist(), b[:, j].tolist(), None
+        )
         assert fmt == wide
         addend = 0 if c is None or beta == 0 else slow.mul(factors[1], int(c[i, j]), wide, nan)
         y = slow.fma(factors[0], acc, addend, wide, nan)

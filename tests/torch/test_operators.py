@@ -86,7 +86,9 @@ PRODUCT_WORDS = re.compile(
     r"(^|_|q)linear(?!1d)|conv(\d|_|olution)|attention|attn|cdist|euclid|linalg|chol|solve|gemm|int\dpack"
 )
 #: Of packed weights: how they are laid out, or read back.
-PACKING = re.compile(r"pack$|pack_fp16|pack_legacy|unpack|reorder|pack_gemm|quantized::conv\w+_\w+$")
+PACKING = re.compile(
+    r"pack$|pack_fp16|pack_legacy|unpack|reorder|pack_gemm|quantized::conv\w+_\w+$"
+)
 
 
 def test_nothing_that_sounds_like_a_product_is_called_none() -> None:
@@ -99,8 +101,12 @@ def test_unknown_operators_are_errors() -> None:
         library.define("secret(Tensor x) -> Tensor")
         library.impl("secret", lambda x: x @ x, "CPU")
         x = torch.eye(3)
-        with bitmma.torch.emulate("H100", fp32="ieee"), pytest.raises(
-            UnmodelledProduct, match="bitmma_test::secret is unknown .* no_products={'bitmma_test"
+        with (
+            bitmma.torch.emulate("H100", fp32="ieee"),
+            pytest.raises(
+                UnmodelledProduct,
+                match="bitmma_test::secret is unknown .* no_products={'bitmma_test",
+            ),
         ):
             torch.ops.bitmma_test.secret(x)
         with bitmma.torch.emulate("H100", no_products={"bitmma_test::secret"}) as run:
@@ -161,8 +167,11 @@ OPAQUE_CALLS: dict[str, Callable[[], Any]] = {
 def test_opaque_operators_raise_or_are_counted(name: str) -> None:
     call = OPAQUE_CALLS[name]
     with torch.no_grad():
-        with bitmma.torch.emulate("H100", fp32="ieee"), pytest.raises(
-            UnmodelledProduct, match=f"{name} computes matrix products where they cannot"
+        with (
+            bitmma.torch.emulate("H100", fp32="ieee"),
+            pytest.raises(
+                UnmodelledProduct, match=f"{name} computes matrix products where they cannot"
+            ),
         ):
             call()
         with bitmma.torch.emulate("H100", fp32="ieee", fallback="native") as run:

@@ -361,9 +361,7 @@ def _convolution(
     each = [_each(x, weight.dim() - 2) for x in (stride, padding, dilation, output_padding)]
     stride, padding, dilation, output_padding = each
     if transposed:
-        y = _spread(
-            product, input, weight, stride, padding, dilation, output_padding, groups
-        )
+        y = _spread(product, input, weight, stride, padding, dilation, output_padding, groups)
     else:
         y = _correlate(product, input, weight, stride, padding, dilation, groups)
     return y if bias is None else y + bias.reshape(-1, *[1] * (weight.dim() - 2))
@@ -439,9 +437,7 @@ def _convolution_backward_overrideable(
     return _convolution_backward(product, grad_output, input, weight, **more)
 
 
-def _conv_tbc(
-    product: Product, self: Tensor, weight: Tensor, bias: Tensor, pad: int = 0
-) -> Tensor:
+def _conv_tbc(product: Product, self: Tensor, weight: Tensor, bias: Tensor, pad: int = 0) -> Tensor:
     """(T, B, C) by (kernel, C, O): as PyTorch does it, an addmm for each place of the kernel."""
     _check("conv_tbc", {"self": (self, 3), "weight": (weight, 3)})
     T, B, _ = self.shape
