@@ -52,6 +52,44 @@ def test_callers_rounding_changes_no_bit(rounding: str) -> None:
     assert got.tolist() == want
 
 
+RNG = np.random.default_rng(0)
+X, W = RNG.standard_normal((9, 300)), RNG.standard_normal((300, 8))
+HALVES = X.astype("f2"), W.astype("f2")
+ADDEND = RNG.standard_normal((9, 8)).astype("f4")
+TINY = ADDEND[:, :1] * np.float32(SMALLEST)
+THIRD = 1 / 3
+
+
+def whole_products() -> list[np.ndarray]:
+    """Everything computed in NumPy outside the engine: sums, scales, epilogues, block scales."""
+    (a, b), c, x, w = HALVES, ADDEND, X, W
+    mi250 = ("MI250X", "f32_32x32x8f16")
+    split = bitmma.Schedule(split_k=3, split_tile=32, reduce="pairwise")
+    e = bitmma.Epilogue(alpha=0.1, beta=0.3, bias=c[0], scale_a=THIRD, out_format="bf16")
+    rows = bitmma.Epilogue(scale_a=TINY, scale_b=c[:1])
+    blocks = bitmma.quantize_blocks(x, "e2m1", block=16, scale_format="ue4m3", tensor_scale="amax")
+    results = [
+        bitmma.matmul(a, b, c, instruction=mi250, schedule=split),
+        bitmma.matmul(a, b, c, instruction=mi250, epilogue=e),
+        bitmma.matmul(a, b, c, instruction=mi250, epilogue=rows),
+        bitmma.recipes.scaled_operands(5, operands="AB")(a, b, c),
+        bitmma.recipes.mxfp8("B200", out_format="e5m2")(x, w, c),
+        *blocks,
+        e.apply(c, c[::-1], True),
+    ]
+    return [np.asarray(d).view(f"u{d.itemsize}") for d in results]
+
+
+WHOLE_PRODUCTS = whole_products()
+
+
+def test_callers_rounding_changes_no_whole_product(rounding: str) -> None:
+    third = np.float64(1) / np.float64(3)
+    assert (third * 3 != 1) or rounding == "up"
+    for got, want in zip(whole_products(), WHOLE_PRODUCTS, strict=True):
+        assert np.array_equal(got, want)
+
+
 def test_scales_belong_to_their_block_whatever_k() -> None:
     """K = 5 in blocks of 4: the fifth product has the second scale, in both engines."""
     one = np.full((1, 5), 0x3C00, np.uint16)

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import slow_products as slow
 
 import bitmma
-import slow_products as slow
 from bitmma import Schedule, formats
 
 HOPPER = bitmma.instruction("Hopper", "m64n8k32.f32.e4m3.e5m2")
@@ -246,6 +246,19 @@ def test_batches_broadcast() -> None:
             a[i, 0], b[j], c[j], instruction=HOPPER, schedule=s, promote_scale_a=sa[0, 0], **options
         )
         assert np.array_equal(d[i, j], one)
+
+
+@pytest.mark.parametrize("beta", [None, 2])
+@pytest.mark.parametrize("s", [Schedule(promote_every=32), Schedule(split_k=2, split_tile=32)])
+def test_c_alone_may_be_a_batch(s: Schedule, beta: float | None) -> None:
+    rng = np.random.default_rng(3)
+    a, b = codes("e4m3", (3, 64), rng, 0), codes("e5m2", (64, 2), rng, 0)
+    c = codes("f32", (2, 1, 3, 2), rng, 0)
+    options = {"instruction": HOPPER, "schedule": s, "epilogue": bitmma.Epilogue(beta=beta)}
+    d = bitmma.matmul(a, b, c, **options)
+    assert d.shape == (2, 1, 3, 2)
+    for i in range(2):
+        assert np.array_equal(d[i, 0], bitmma.matmul(a, b, c[i, 0], **options))
 
 
 @pytest.mark.parametrize(

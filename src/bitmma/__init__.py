@@ -9,7 +9,10 @@
 
     D = instr(A, B)                                  # one instruction, float32 (16, 8)
     d = instr.dpa(A, np.ascontiguousarray(B.T[0]))   # sixteen dot products, float32 (16,)
-    D = bitmma.matmul(A, B, instruction=instr)       # any M, N and K
+    D = bitmma.matmul(A, B, instruction=instr)       # any M, N and K: one chain of instructions
+    walk = bitmma.Schedule(promote_every=16)         # or as other kernels walk along K
+    D = bitmma.matmul(A, B, instruction=instr, schedule=walk)
+    D = bitmma.recipes.mxfp8("B200")(A, B)           # quantised, multiplied: recipes by name
     print(instr.explain(A[0], B[:, 0]))              # every product, what was cut, the rounding
 
     print(bitmma.instructions("MI300X", a="fp8"))    # what a GPU has

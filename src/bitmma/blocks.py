@@ -176,15 +176,14 @@ def _quotient(x: Any, s: Any, bits: int = 24) -> F64:
     """Numbers that round to any format of at most ``bits - 2`` bits as the exact x / s would.
 
     The quotient is cut to ``bits`` bits, and half a step added where something was cut. ``s`` is
-    positive and has at most ``53 - bits`` bits, so that what is compared below is exact.
+    positive and has at most ``53 - bits`` bits, so that ``cut * s`` is exact; and x, which is a
+    float64 too, either is that or differs from it by so much that the division did not round to it.
     """
     x, s = np.asarray(x, np.float64), np.asarray(s, np.float64)
     q = np.abs(x) / s
     exponent = np.frexp(q)[1] - bits
-    step = np.ldexp(1.0, exponent)
     cut = np.ldexp(np.trunc(np.ldexp(q, -exponent)), exponent)
-    cut = cut - np.where(cut * s > np.abs(x), step, 0.0)
-    cut = cut + np.where(cut * s == np.abs(x), 0.0, step / 2)
+    cut = cut + np.where(cut * s == np.abs(x), 0.0, np.ldexp(0.5, exponent))
     # Beyond these every format saturates, or rounds as it would anything as small.
     small, large = 2.0**-300, 2.0**300
     cut = np.where(q > large, large, np.where(q < small, small, cut))

@@ -132,7 +132,9 @@ class Epilogue:
             if fmt.width == 8:
                 largest = formats.decode(np.array(fmt.max_code, np.uint8), fmt).astype(np.float32)
                 y = np.clip(y, -largest, largest)
-            codes: npt.NDArray[Any] = y.astype(fmt.dtype, order="C").view(fmt.code_dtype)  # casts round to even
+            codes: npt.NDArray[Any] = y.astype(fmt.dtype, order="C").view(
+                fmt.code_dtype
+            )  # casts round to even
         if nan.any():
             codes = np.where(nan, fmt.code_dtype.type(canonical_nan(fmt.name, ones)), codes)
         return codes

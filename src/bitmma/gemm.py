@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from dataclasses import dataclass, field
 from itertools import product as _grid
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +43,8 @@ _FOLLOWS = {
     "b": (False, True), "scale_b": (False, True), "promote_scale_b": (False, True),
     "c": (True, True),
 }  # fmt: skip
+#: The axis of an operand along which split-K cuts it.
+_K_AXIS: Mapping[str, Literal[-1, -2]] = {"a": -1, "b": -2, "scale_a": -1, "scale_b": -2}
 
 
 def matmul(
@@ -362,27 +364,18 @@ class Product:
     ) -> Array:
         """The codes of one part: its chains, promoted where the schedule says so."""
         i, s = self.instruction, self.schedule
-        given = dict(self.arrays)
-        a, b = given["a"], given["b"]
-        scales: dict[str, Any] = {
-            name: given[name] for name in ("scale_a", "scale_b") if name in given
-        }
+        found: dict[str, Any] = {n: self.arrays[n] for n in _K_AXIS if n in self.arrays}
         if s.split_k > 1:
-            a, b = _along(a, -1, tiles, s.split_tile), _along(b, -2, tiles, s.split_tile)
-            width = s.split_tile // (i.block or 1)
-            scales = {
-                name: _along(x, -1 if name == "scale_a" else -2, tiles, width)
-                for name, x in scales.items()
-            }
+            for name, x in found.items():
+                width = s.split_tile // (1 if name in "ab" else i.block or 1)
+                found[name] = _along(x, _K_AXIS[name], tiles, width)
         promotion: dict[str, Any] = {}
         if s.promote_every is not None:
             promotion = {"promote": s.promote_every, "promote_fused": s.promote_fused}
             promotion |= self.promotion_scales(tiles)
         return engine.mma(
-            i.model, a, b, c, a_format=i.a, b_format=i.b,
-            c_format=i.c if s.is_chain else self._outside, k=i.k,
-            scale_format=i.scale, block=i.block, threads=threads, progress=progress,
-            **scales, **promotion,
+            i.model, c=c, a_format=i.a, b_format=i.b, c_format=i.c, k=i.k, scale_format=i.scale,
+            block=i.block, threads=threads, progress=progress, **found, **promotion,
         )  # fmt: skip
 
     def promotion_scales(self, tiles: range) -> dict[str, Array]:

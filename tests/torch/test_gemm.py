@@ -80,3 +80,32 @@ def test_recipes() -> None:
     (H, h), (W, w) = pair(normal(5, 70), torch.float16), pair(normal(70, 6), torch.float16)
     r = recipes.scaled_operands(5, operands="AB")
     assert same(r(H, W, C), r(h, w, c))
+
+
+def test_flushing_subnormals_changes_no_bit() -> None:
+    """``torch.set_flush_denormal`` sets the mode that NumPy's arithmetic would obey."""
+    A, B = (normal(4, 40) * 2.0**-70).astype("f4"), (normal(40, 3) * 2.0**-70).astype("f4")
+    small, large = A * np.float32(2.0**-60), B * np.float32(2.0**127)
+    low = np.full((1, 3), 2.0**-60, np.float32) * np.float32(0.3)
+    instr = ("MI300X", "f32_16x16x4_f32")
+
+    def products() -> list[np.ndarray]:
+        tiny = Epilogue(scale_a=2.0**-130, scale_b=0.3)
+        rows = Epilogue(scale_a=A[:, :1], scale_b=low, bias=small[:3, 0])
+        return [
+            bitmma.matmul(A, B, instruction=instr, schedule=Schedule(split_k=2, split_tile=8)),
+            bitmma.matmul(A, large, instruction=instr, epilogue=tiny),
+            bitmma.matmul(A, large, instruction=instr, epilogue=rows),
+            bitmma.quantize_blocks(small, "e4m3").values,
+        ]
+
+    want = products()
+    assert all(((d != 0) & (np.abs(d) < 2.0**-126)).any() for d in want[:3])
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this machine has no flush-to-zero mode")
+    try:
+        got = products()
+    finally:
+        torch.set_flush_denormal(False)
+    for x, y in zip(got, want, strict=True):
+        assert np.array_equal(x.view(f"u{x.itemsize}"), y.view(f"u{y.itemsize}"))
