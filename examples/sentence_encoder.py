@@ -23,11 +23,11 @@ from typing import Any
 os.environ["HF_HUB_OFFLINE"] = "1"  # the weights lie in site-packages
 
 import pandas as pd
-import torch
 import transformers
 from torch.nn.functional import normalize
 
 import bitmma.torch
+import torch
 
 SENTENCES = (
     "A cat sits on the windowsill and watches the rain.",

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 import slow_torch as slow
-import torch
 import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
+
+import torch
 from bitmma.recipes import default_instruction
 from bitmma.torch import GradientError, Policy, UnmodelledProduct, emulate
-from torch.utils.checkpoint import checkpoint
 
 H100 = default_instruction("H100", "f16")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import slow_torch as slow
 
 import bitmma
 import bitmma.torch
-import slow_torch as slow
 import torch
 from bitmma import Schedule
 from bitmma.recipes import default_instruction, scaled_mm
@@ -106,7 +106,7 @@ def test_errors(call: Any, words: str) -> None:
         call()
 
 
-# --- compiled programs inside the mode --------------------------------------------------------------
+# --- compiled programs inside the mode ------------------------------------------------------------
 
 
 def test_the_mode_lets_custom_operators_alone() -> None:

@@ -11,7 +11,6 @@ which product. Importing this registers ``torch.ops.bitmma.matmul`` and
 ``torch.ops.bitmma.scaled_mm``, for programs that are compiled or exported. See docs/torch.md.
 """
 
-from bitmma.torch import library
 from bitmma.torch.comparison import ModelComparison, compare
 from bitmma.torch.emulation import emulate
 from bitmma.torch.library import matmul, scaled_mm

@@ -8,12 +8,13 @@ from dataclasses import asdict, dataclass, field
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
+from torch.utils._pytree import tree_leaves, tree_map
+
 import torch
 from bitmma import BITS_VERSION
 from bitmma.torch.emulation import emulate
 from bitmma.torch.policy import Policy
 from bitmma.torch.report import Report, aligned
-from torch.utils._pytree import tree_leaves, tree_map
 
 if TYPE_CHECKING:
     import pandas
@@ -171,7 +172,7 @@ def _is_real(x: Any) -> bool:
 
 
 def _outputs(model: Any, inputs: Any) -> dict[str, Tensor]:
-    """Each module's first real output, in the order in which they were done; the model's is last."""
+    """Each module's first real output, in the order in which they end; the model's is last."""
     outputs: dict[str, Tensor] = {}
     calls: dict[str, int] = {}
 

@@ -9,13 +9,6 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Literal, NamedTuple
 
-import torch
-from bitmma.torch import operators
-from bitmma.torch.kernel import multiply
-from bitmma.torch.operators import Kind
-from bitmma.torch.policy import DTYPES, Policy, UnmodelledProduct
-from bitmma.torch.products import HANDLERS
-from bitmma.torch.report import Ledger, What
 from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
@@ -26,6 +19,14 @@ from torch.utils._python_dispatch import (
 )
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
+
+import torch
+from bitmma.torch import operators
+from bitmma.torch.kernel import multiply
+from bitmma.torch.operators import Kind
+from bitmma.torch.policy import DTYPES, Policy, UnmodelledProduct
+from bitmma.torch.products import HANDLERS
+from bitmma.torch.report import Ledger, What
 
 __all__ = ["NATIVE", "Calls", "GradientError", "Mode", "Modules", "Settings"]
 
@@ -342,7 +343,7 @@ def _bound(
 
 
 def _check_operands(op: str, *tensors: Tensor | None) -> None:
-    """_LeftToPyTorch for integers; UnmodelledProduct for what is no dense matrix of real numbers."""
+    """_LeftToPyTorch for integers; UnmodelledProduct for what is not dense."""
     given = [x for x in tensors if x is not None]
     if not any(x.is_floating_point() or x.is_complex() for x in given):
         raise _LeftToPyTorch("integers, the same everywhere")

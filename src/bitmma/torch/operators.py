@@ -39,29 +39,34 @@ __all__ = [
 
 Kind = Literal["product", "decomposed", "opaque", "integer product", "no product", "unknown"]
 
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 #: Emulated, by base name: overload, ``out=`` and the in-place underscore taken off.
-PRODUCTS = frozenset(
+PRODUCTS = _names(
     """
     mm bmm addmm baddbmm addbmm _addmm_activation mv addmv dot vdot
     convolution convolution_overrideable convolution_backward convolution_backward_overrideable
     conv_tbc _scaled_mm _scaled_mm_v2 _grouped_mm
-    """.split()
+    """
 )
 
 #: Kernels that ask the dispatcher for their products (bmm, matmul, addmm).
-KERNELS_TO_DECOMPOSE = frozenset(
+KERNELS_TO_DECOMPOSE = _names(
     """
     _trilinear _euclidean_dist _cdist_forward linalg_matrix_exp affine_grid_generator
     torch_nn::_linear_cross_entropy_batch_chunked
     torch_nn::_linear_cross_entropy_batch_chunked_no_reduction
     _foreach_mm _native::_foreach_mm_native_0 linear _convolution linalg_pinv
-    """.split()
+    """
 )
 
 INTEGER_PRODUCTS = frozenset({"_int_mm"})
 
 #: Products that the mode cannot see into. What takes their place is said in docs/torch.md.
-OPAQUE = frozenset(
+OPAQUE = _names(
     """
     _scaled_grouped_mm _scaled_grouped_mm_v2
     _weight_int8pack_mm _weight_int4pack_mm _weight_int4pack_mm_for_cpu
@@ -136,18 +141,18 @@ OPAQUE = frozenset(
     symm_mem::fused_matmul_reduce_scatter symm_mem::fused_scaled_matmul_reduce_scatter
     torch_attn::_varlen_attn torch_attn::_varlen_attn_backward torch_attn::_varlen_attn_out
     onnx::Attention
-    """.split()
+    """
 )
 
 #: Opaque, and above the dispatcher's Python key: composites whose kernels call FBGEMM outright. The
 #: mode sees them only where Python calls them.
-HIDDEN_COMPOSITES = frozenset(
+HIDDEN_COMPOSITES = _names(
     """
     fbgemm_linear_int8_weight fbgemm_linear_int8_weight_fp32_activation
     fbgemm_linear_fp16_weight fbgemm_linear_fp16_weight_fp32_activation
     quantized_lstm_cell quantized_gru_cell quantized_rnn_relu_cell quantized_rnn_tanh_cell
     _wrapped_quantized_linear_prepacked
-    """.split()
+    """
 )
 
 
@@ -155,7 +160,7 @@ HIDDEN_COMPOSITES = frozenset(
 def _not_products() -> frozenset[str]:
     text = (files("bitmma.torch") / "not_products.txt").read_text(encoding="utf-8")
     lines = (line for line in text.splitlines() if not line.startswith("#"))
-    return frozenset(" ".join(lines).split())
+    return _names(" ".join(lines))
 
 
 def base_name(qualified: str) -> str:

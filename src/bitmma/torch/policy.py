@@ -106,7 +106,7 @@ class Policy:
             chosen = self._default(op, fmt, DTYPES[b])
         else:
             _check_takes(chosen, op, a, b)
-        schedule = self.schedule
+        schedule: Any = self.schedule
         if not isinstance(schedule, Schedule):
             schedule = _most_specific(schedule, op, fmt)
         return Unit(chosen, schedule, chosen.a == "tf32")

@@ -12,8 +12,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-import torch
 import torch.nn.functional as F
+
+import torch
 from bitmma.epilogue import Epilogue
 from bitmma.torch.policy import DTYPES, UnmodelledProduct
 
@@ -331,10 +332,13 @@ def _spread(
     turned round. The zeros take part in the chain, as products of +0 or -0.
     """
     I, kernel = len(weight), weight.shape[2:]
-    apart = x.new_zeros(*x.shape[:2], *((n - 1) * s + 1 for n, s in zip(x.shape[2:], stride)))
+    spread = ((n - 1) * s + 1 for n, s in zip(x.shape[2:], stride, strict=True))
+    apart = x.new_zeros(*x.shape[:2], *spread)
     apart[(..., *(slice(None, None, s) for s in stride))] = x
     reaches = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
-    sides = [(r - p, r - p + more) for r, p, more in zip(reaches, padding, output_padding)]
+    sides = [
+        (r - p, r - p + more) for r, p, more in zip(reaches, padding, output_padding, strict=True)
+    ]
     turned = weight.flip([*range(2, weight.dim())])
     by_group = turned.reshape(groups, I // groups, -1, *kernel).transpose(1, 2)
     ones, none = [1] * len(kernel), [0] * len(kernel)
