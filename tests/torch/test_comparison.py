@@ -84,7 +84,7 @@ def test_another_reference_and_policies(net: Any) -> None:
     exact = copy.deepcopy(net).double()
     other = copy.deepcopy(net)
     with torch.no_grad():
-        other.first.weight *= 2
+        other.again.weight *= 2
     result = compare(other, (X,), [Policy("H100"), Policy("MI250X")], reference=exact)
     assert result.gpus == ("H100", "MI250X")
     assert all(d.relative > 0.1 for d in result.final if d.against == "FP64")

@@ -482,6 +482,20 @@ def test_policies_by_module() -> None:
     assert slow.equal(y, of(head, head.t()))
 
 
+def test_native_modules_may_hold_anything() -> None:
+    class Inverse(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            return torch.linalg.inv(x)
+
+    net = torch.nn.Sequential(Inverse())
+    with emulate("H100", modules={"0": "native"}) as context:
+        net(torch.eye(3))
+    (row,) = context.report().rows
+    assert (row.module, row.op, row.by) == ("0", "linalg_inv_ex", "as modules= says")
+    with emulate("H100"), pytest.raises(UnmodelledProduct, match="a factorisation or a solver"):
+        net(torch.eye(3))
+
+
 def test_report() -> None:
     net = Net()
     with emulate("H100") as context:

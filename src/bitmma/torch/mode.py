@@ -64,9 +64,11 @@ class Modules:
     def __init__(self) -> None:
         self.path: tuple[str, ...] = ()
         self._names: Mapping[Any, str] = {}
-        self._thread = threading.get_ident()
+        self._thread = 0
 
     def __enter__(self) -> Modules:
+        self.path = ()
+        self._thread = threading.get_ident()
         hooks = torch.nn.modules.module
         self._handles = (
             hooks.register_module_forward_pre_hook(self._enter),
@@ -121,9 +123,7 @@ class Mode(TorchDispatchMode):
         self.tie_gradients()
         if isinstance(func, HigherOrderOperator):
             why = f"{func.name()} is an operator on whole functions, which may hold matrix products"
-            if self.settings.fallback == "raise":
-                raise UnmodelledProduct(why)
-            return self.left(func.name(), why, func, args, kwargs)
+            return self.left(func.name(), UnmodelledProduct(why), func, args, kwargs)
         kind = self._kinds.get(func) or self._classify(func)
         if kind == "no product":
             return func(*args, **kwargs)
@@ -138,20 +138,22 @@ class Mode(TorchDispatchMode):
         op = operators.base_name(func._schema.name)
         recorded = self._check_gradients(op, tensors)
         try:
-            result = self._run(func, op, kind, args, kwargs)
+            result = self._run(func, op, kind, tensors, args, kwargs)
         except (UnmodelledProduct, _LeftToPyTorch) as reason:
-            if isinstance(reason, UnmodelledProduct) and self.settings.fallback == "raise":
-                raise
-            result = self.left(op, str(reason), func, args, kwargs)
+            result = self.left(op, reason, func, args, kwargs)
         if recorded:
             outputs = (x for x in tree_leaves(result) if isinstance(x, torch.Tensor))
             self._untied += [(x, recorded) for x in outputs]
         return result
 
-    def left(self, op: str, why: str, func: Any, args: Any, kwargs: Any) -> Any:
-        """The operator by PyTorch, counted."""
+    def left(self, op: str, reason: Exception, func: Any, args: Any, kwargs: Any) -> Any:
+        """The operator by PyTorch, counted; where that was not asked for, the reason raised."""
+        if self._policy() == NATIVE:
+            reason = _LeftToPyTorch("as modules= says")
+        elif isinstance(reason, UnmodelledProduct) and self.settings.fallback == "raise":
+            raise reason
         result = func(*args, **kwargs)
-        what = What(self._path[-1], op, "", why.partition("; ")[0], "", True)
+        what = What(self._path[-1], op, "", str(reason).partition("; ")[0], "", True)
         self._ledger.add(what, 1, 1, _macs(func, args, kwargs, result))
         return result
 
@@ -163,7 +165,9 @@ class Mode(TorchDispatchMode):
         self._kinds[func] = kind
         return kind
 
-    def _run(self, func: Any, op: str, kind: Kind, args: Any, kwargs: Any) -> Any:
+    def _run(
+        self, func: Any, op: str, kind: Kind, tensors: Sequence[Tensor], args: Any, kwargs: Any
+    ) -> Any:
         """The operator, the products in it emulated."""
         if kind == "opaque":
             raise UnmodelledProduct(operators.explain_opaque(op))
@@ -176,7 +180,7 @@ class Mode(TorchDispatchMode):
             raise _LeftToPyTorch("integers, the same everywhere")
         if kind == "decomposed":
             with self:
-                return func._op_dk(_kernel_key(func), *args, **kwargs)
+                return func._op_dk(_kernel_key(func, tensors[0].device.type), *args, **kwargs)
         given, written, in_place = _bound(func, args, kwargs)
         calls = [1]  # the first product of the operator counts its call
 
@@ -203,7 +207,7 @@ class Mode(TorchDispatchMode):
         """`bitmma.torch.products.Product`, of one operator."""
         policy = self._policy()
         if policy == NATIVE:
-            raise _LeftToPyTorch("as modules= says")
+            raise _LeftToPyTorch
         _check_operands(op, A, B, *more)
         done = multiply(policy, op, A, B, *more, threads=self.settings.threads, **options)
         a, b = DTYPES[A.dtype], DTYPES[B.dtype]
@@ -301,9 +305,7 @@ class Calls(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "").partition(".")[0]
         if name in operators.HIDDEN_COMPOSITES:
-            why = operators.explain_opaque(name)
-            if self._mode.settings.fallback == "raise":
-                raise UnmodelledProduct(why)
+            why = UnmodelledProduct(operators.explain_opaque(name))
             return self._mode.left(name, why, func, args, kwargs or {})
         return func(*args, **(kwargs or {}))
 
@@ -312,16 +314,12 @@ class Calls(TorchFunctionMode):
 
 
 @functools.cache
-def _kernel_key(func: Any) -> Any:
-    """The kernel to run with the mode on: the one for all backends, else the CPU's."""
-    keys = torch._C.DispatchKey
-    has = torch._C._dispatch_has_kernel_for_dispatch_key
-    candidates = (
-        keys.CompositeExplicitAutograd,
-        keys.CompositeExplicitAutogradNonFunctional,
-        keys.CPU,
-    )
-    return next(key for key in candidates if has(func.name(), key))
+def _kernel_key(func: Any, device: str) -> Any:
+    """The kernel to run with the mode on: the one for all devices, else this one's."""
+    keys, has = torch._C.DispatchKey, torch._C._dispatch_has_kernel_for_dispatch_key
+    shared = keys.CompositeExplicitAutograd, keys.CompositeExplicitAutogradNonFunctional
+    own = getattr(keys, torch._C._dispatch_key_for_device(device))
+    return next(key for key in (*shared, own) if has(func.name(), key))
 
 
 @functools.cache
