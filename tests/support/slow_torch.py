@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import slow_products as slow
 
 import bitmma
+import slow_products as slow
 import torch
 from bitmma import Schedule, formats
 

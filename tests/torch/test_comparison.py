@@ -7,10 +7,10 @@ import math
 from typing import Any
 
 import pytest
-import slow_torch as slow
 
 import bitmma
 import bitmma.torch
+import slow_torch as slow
 import torch
 from bitmma.torch import Policy, UnmodelledProduct, compare, emulate
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import slow_torch as slow
 import torch.nn.functional as F
 
 import bitmma
 import bitmma.torch
+import slow_torch as slow
 import torch
 from bitmma import Schedule
 from bitmma.recipes import default_instruction

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import slow_torch as slow
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
+import slow_torch as slow
 import torch
 from bitmma.recipes import default_instruction
 from bitmma.torch import GradientError, Policy, UnmodelledProduct, emulate

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import slow_torch as slow
 
 import bitmma
 import bitmma.torch
+import slow_torch as slow
 import torch
 from bitmma import Schedule
 from bitmma.recipes import default_instruction, scaled_mm
