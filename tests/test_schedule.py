@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import slow_products as slow
 
 import bitmma
+import slow_products as slow
 from bitmma import Schedule, formats
 
 HOPPER = bitmma.instruction("Hopper", "m64n8k32.f32.e4m3.e5m2")
