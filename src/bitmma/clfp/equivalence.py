@@ -133,10 +133,11 @@ def _fused(model: FDPA, box: Box) -> tuple[FDPA, list[str]]:
             changes |= {"F_sum": None, "cut_sum": "RZ", "e_sum": None}
             why.append(f"F_sum: {kept + halves} and more are alike, the output keeps {kept}")
     units = [x for x in (F_c, model.F2 if model.c == "late" else F) if x is not None]
-    if changes.get("F_sum", model.F_sum) is not None and model.e_sum is None and len(units) == 2:
+    F_sum = changes.get("F_sum", model.F_sum)
+    if F_sum is not None and model.e_sum is None and len(units) == 2:
         # The sum has so many bits, all told: L products below 4 and c below 2.
         bits = max(units) + 3 + model.L.bit_length()
-        if model.groups == 1 and model.order == "chain" and model.F_sum >= bits:
+        if model.groups == 1 and model.order == "chain" and F_sum >= bits:
             changes |= {"F_sum": None, "cut_sum": "RZ", "e_sum": None}
             why.append(f"F_sum: {bits} and more are alike, sums have no more bits")
     overflow = model.product_overflow
