@@ -157,7 +157,7 @@ WIDE = FDPA(8, None, F_c=None, e_zero=None, rho=RNE_FP64, zero="ieee", nan="quie
     ids=str,
 )  # fmt: skip
 def test_fdpas_at_the_edges(u: Any, assert_same_bits: Check) -> None:
-    compare(u, 4 if u.k > 500 else 6 * len(cases.CATEGORIES), 3, assert_same_bits)
+    compare(u, 4 if u.k > 100 else 6 * len(cases.CATEGORIES), 3, assert_same_bits)
 
 
 RNE_BF16, RD_IEEE = Conversion("RNE", "bf16"), Conversion("RD", "f32", overflow="ieee")
@@ -197,7 +197,7 @@ def accumulators(K: int, n: int) -> Any:
     ids=lambda u: f"{u.k}-{u.a}-{u.model.rho}-{u.model.tree[:20]}",
 )  # fmt: skip
 def test_sum_trees(u: Any, assert_same_bits: Check) -> None:
-    compare(u, 4 if u.k > 500 else 6 * len(cases.CATEGORIES), 4, assert_same_bits)
+    compare(u, 4 if u.k > 100 else 6 * len(cases.CATEGORIES), 4, assert_same_bits)
 
 
 @pytest.mark.parametrize("isa", _native.isas())

@@ -512,10 +512,12 @@ class SumTree(_General):
     A leaf i is the product a[i]*b[i], exact; "c" is the addend. A node is the sum of its children,
     exact, rounded once by ``rho``. So ``(x, 3)`` is a fused multiply-add, ``(x, y)`` of two nodes
     an IEEE addition, ``(3,)`` a rounded product, ``(0, 1, 2, 3, "c")`` a fused sum; and with
-    ``rho_product`` every product is rounded before anything else. Specials and signs of zero are
-    IEEE's at every node. It has exactly K products, each of 0..K-1 once; c need not occur.
+    ``rho_product`` every product is rounded before anything else. Specials are IEEE's at every
+    node, and by default so are signs of zero. It has exactly K products, each of 0..K-1 once; c
+    need not occur, and is then ignored.
 
     Example:
+        >>> import functools
         >>> functools.reduce(lambda t, i: (t, i), range(4), "c")  # a chain of four FMAs
         (((('c', 0), 1), 2), 3)
         >>> SumTree((((0,), 2), ((1,), 3)))  # two accumulators with FMAs, then one addition
