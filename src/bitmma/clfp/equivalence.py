@@ -37,6 +37,15 @@ def canonical(model: Model, box: Box) -> tuple[Model, list[str]]:
     return model, []
 
 
+_M = TypeVar("_M", bound=Model)
+
+
+def _changed(model: _M, changes: dict[str, Any]) -> _M:
+    """The model with those fields, itself where they are what it has."""
+    new = {name: value for name, value in changes.items() if getattr(model, name) != value}
+    return dataclasses.replace(model, **new) if new else model
+
+
 def _shortest(model: Lowered) -> tuple[tuple[int, ...], ...]:
     """The same parts with the shortest period."""
     period = sum(map(len, model.parts))
@@ -60,7 +69,7 @@ def _truncated(
     if model.e_zero <= never:
         changes["e_zero"] = never
         why.append(_why_zero(low, last, never))
-    return dataclasses.replace(model, **changes), why
+    return _changed(model, changes), why
 
 
 def _why_zero(low: int, last: int, never: int) -> str:
@@ -152,7 +161,7 @@ def _fused(model: FDPA, box: Box) -> tuple[FDPA, list[str]]:
         for field in ("flush_in", "flush_c", "flush_out"):
             if getattr(model, field) == "sign":
                 changes[field] = "zero"
-    return dataclasses.replace(model, **changes), why
+    return _changed(model, changes), why
 
 
 def _visible(box: Box, model: FDPA) -> int:
@@ -178,7 +187,7 @@ def _plain_overflow(model: _General) -> _General:
         and rho.overflow == "ieee"
         and rho.mode in ("RNE", "RNA", "RA")
     }
-    return dataclasses.replace(model, **changes) if changes else model
+    return _changed(model, changes)
 
 
 def _rounded_products(model: SumTree) -> tuple[SumTree, list[str]]:
