@@ -37,6 +37,15 @@ def canonical(model: Model, box: Box) -> tuple[Model, list[str]]:
     return model, []
 
 
+_M = TypeVar("_M", bound=Model)
+
+
+def _changed(model: _M, changes: dict[str, Any]) -> _M:
+    """The model with those fields, itself where they are what it has."""
+    new = {name: value for name, value in changes.items() if getattr(model, name) != value}
+    return dataclasses.replace(model, **new) if new else model
+
+
 def _shortest(model: Lowered) -> tuple[tuple[int, ...], ...]:
     """The same parts with the shortest period."""
     period = sum(map(len, model.parts))
@@ -60,7 +69,7 @@ def _truncated(
     if model.e_zero <= never:
         changes["e_zero"] = never
         why.append(_why_zero(low, last, never))
-    return dataclasses.replace(model, **changes), why
+    return _changed(model, changes), why
 
 
 def _why_zero(low: int, last: int, never: int) -> str:
@@ -133,10 +142,11 @@ def _fused(model: FDPA, box: Box) -> tuple[FDPA, list[str]]:
             changes |= {"F_sum": None, "cut_sum": "RZ", "e_sum": None}
             why.append(f"F_sum: {kept + halves} and more are alike, the output keeps {kept}")
     units = [x for x in (F_c, model.F2 if model.c == "late" else F) if x is not None]
-    if changes.get("F_sum", model.F_sum) is not None and model.e_sum is None and len(units) == 2:
+    F_sum = changes.get("F_sum", model.F_sum)
+    if F_sum is not None and model.e_sum is None and len(units) == 2:
         # The sum has so many bits, all told: L products below 4 and c below 2.
         bits = max(units) + 3 + model.L.bit_length()
-        if model.groups == 1 and model.order == "chain" and model.F_sum >= bits:
+        if model.groups == 1 and model.order == "chain" and F_sum >= bits:
             changes |= {"F_sum": None, "cut_sum": "RZ", "e_sum": None}
             why.append(f"F_sum: {bits} and more are alike, sums have no more bits")
     overflow = model.product_overflow
@@ -151,7 +161,7 @@ def _fused(model: FDPA, box: Box) -> tuple[FDPA, list[str]]:
         for field in ("flush_in", "flush_c", "flush_out"):
             if getattr(model, field) == "sign":
                 changes[field] = "zero"
-    return dataclasses.replace(model, **changes), why
+    return _changed(model, changes), why
 
 
 def _visible(box: Box, model: FDPA) -> int:
@@ -177,7 +187,7 @@ def _plain_overflow(model: _General) -> _General:
         and rho.overflow == "ieee"
         and rho.mode in ("RNE", "RNA", "RA")
     }
-    return dataclasses.replace(model, **changes) if changes else model
+    return _changed(model, changes)
 
 
 def _rounded_products(model: SumTree) -> tuple[SumTree, list[str]]:

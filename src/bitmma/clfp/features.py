@@ -99,14 +99,20 @@ def _number(x: Fraction) -> str:
 
 
 def _site(tree: Tree | None, k: int) -> tuple[int, int, int]:
-    """Lanes for U, -U and the probe: products of the first node that has three leaves below it."""
+    """Lanes for U, -U and the probe: products of the first node that has three leaves below it.
+
+    Where that is made of pairs, U and the probe are one of them: they meet first.
+    """
     best: tuple[int, ...] = (*range(k), k)
+    pair: tuple[int, ...] = ()
 
     def join(node: Node, parts: list[tuple[int, ...]]) -> tuple[int, ...]:
-        nonlocal best
+        nonlocal best, pair
         below = tuple(sorted(i for part in parts for i in part))
         if 3 <= len(below) < len(best):
             best = below
+        if len(below) == 2 and not pair and k not in below:
+            pair = below
         return below
 
     if tree is not None:
@@ -115,6 +121,9 @@ def _site(tree: Tree | None, k: int) -> tuple[int, int, int]:
     chosen = [*products, *[k] * (k in best), k, 0, 0][:3]
     if len(products) < 3:  # two products and c: the probe is a product
         chosen = [products[0], k, products[-1]]
+    elif pair and set(pair) < set(best):
+        other = next(i for i in products if i not in pair)
+        chosen = [pair[0], other, pair[1]]
     return chosen[0], chosen[1], chosen[2]
 
 

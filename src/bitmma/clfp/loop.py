@@ -42,7 +42,7 @@ _STARTS = 6
 _NEAR = 50
 _RIVALS = 64
 #: Outputs of models compared with each other in one search.
-_SEARCHED = 2_000_000
+_SEARCHED = 1_000_000
 _TRACED = 400
 _CHUNK = 1 << 17
 
@@ -235,7 +235,7 @@ class _Run:
         """All that agree so far and lie next to each other, told apart as far as can be."""
         bases = models
         rivals = self.closure(bases)
-        for turn in range(6):
+        for turn in range(5):
             if len(rivals) == 1:
                 break
             asked = self.disagreement(rivals, turn)
