@@ -1,6 +1,7 @@
 """matmul: any size, one chain along K."""
 
 import itertools
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -126,3 +127,16 @@ def test_an_instruction_whose_c_is_not_its_d() -> None:
     assert np.array_equal(bits(bitmma.matmul(A, B, C, instruction=i)), bits(by_hand(i, A, B, C)))
     with pytest.raises(ValueError, match=r"C of f16 .* D of f32.*K must be at most 4, got 5"):
         bitmma.matmul(values("f16", (2, 5)), values("f16", (5, 3)), C, instruction=i)
+
+
+def test_a_prepared_b_in_whole_products() -> None:
+    A, B = values("e4m3", (9, 200)), values("e4m3", (200, 7), 1)
+    ready = bitmma.prepare(B, FP8)
+    e = bitmma.Epilogue(scale_a=0.3, out_format="bf16")
+    for s in (bitmma.Schedule(64), bitmma.Schedule(split_k=2, split_tile=64)):
+        options = {"instruction": FP8, "schedule": s, "epilogue": e}
+        want = bits(bitmma.matmul(A, B, **options))
+        assert np.array_equal(bits(bitmma.matmul(A, ready, **options)), want)
+        with ThreadPoolExecutor(2) as pool:
+            got = bitmma.matmul(A, ready, **options, executor=pool)
+        assert np.array_equal(bits(got), want)
