@@ -44,7 +44,8 @@ BITMMA_INLINE void cut_sum(const float* a, const float* b, i64 n, const vf scale
   for (i64 p = 0; p < n; ++p) {
     vf x = splat(a[p]);
     unroll<nv>([&](auto v) __attribute__((always_inline)) {
-      s[v] += truncate(x * load<vf>(b + p * columns + v * W) * scale[v]);
+      // Unsigned: lanes beyond the matrix hold anything, and may wrap.
+      s[v] = (vi)((vu)s[v] + (vu)truncate(x * load<vf>(b + p * columns + v * W) * scale[v]));
     });
   }
   unroll<nv>([&](auto v) { sum[v] = s[v]; });
