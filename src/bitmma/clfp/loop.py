@@ -17,8 +17,7 @@ from time import perf_counter
 
 import numpy as np
 
-from bitmma import BITS_VERSION
-from bitmma import isa
+from bitmma import BITS_VERSION, isa
 from bitmma.clfp import assumptions
 from bitmma.clfp.assumptions import NoFunction, example
 from bitmma.clfp.box import BlackBox, Box, BoxError, Codes, Dots

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from bitmma import BITS_VERSION
+from bitmma import BITS_VERSION, __version__
 from bitmma.analysis.tables import Tabular, number
 
 __all__ = ["Finding", "Report", "figures"]
@@ -72,7 +72,7 @@ class Report(Tabular):
         return {
             "experiment": self.name,
             "bits_version": BITS_VERSION,
-            "bitmma": bitmma.__version__,
+            "bitmma": __version__,
             "numpy": np.__version__,
             "python": platform.python_version(),
             "seed": SEED,
