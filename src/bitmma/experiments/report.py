@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-import bitmma
+from bitmma import BITS_VERSION, __version__
 from bitmma.analysis.tables import Tabular, number
 
 __all__ = ["Finding", "Report", "figures"]
@@ -71,8 +71,8 @@ class Report(Tabular):
         """Everything but the figure, as JSON-able data."""
         return {
             "experiment": self.name,
-            "bits_version": bitmma.BITS_VERSION,
-            "bitmma": bitmma.__version__,
+            "bits_version": BITS_VERSION,
+            "bitmma": __version__,
             "numpy": np.__version__,
             "python": platform.python_version(),
             "seed": SEED,
@@ -95,7 +95,7 @@ class Report(Tabular):
         lines += ["## Numbers", ""]
         lines += [*_markdown_table(self.table), ""]
         lines += [
-            f"Seed {SEED}, bits {bitmma.BITS_VERSION}; more in "
+            f"Seed {SEED}, bits {BITS_VERSION}; more in "
             f"[{self.name}.json]({self.name}.json), the table as "
             f"[{self.name}.csv]({self.name}.csv).",
             "",
