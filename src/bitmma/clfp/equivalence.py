@@ -75,13 +75,14 @@ def _truncated(
 
 
 def _grouped(model: GSTFDPA, box: Box) -> tuple[GSTFDPA, list[str]]:
-    """An empty group or zero c matters if its exponent is above that of what is not zero."""
-    fs = box.scale_format
+    """An empty group or zero c matters if it has the largest exponent and something is cut."""
+    fs, fc = box.scale_format, box.formats[2]
     assert fs is not None
-    never = min(2 * fs.min_exponent, box.formats[2].min_exponent)
+    last = min(f.min_exponent - f.mantissa_bits for f in box.formats[2:])
+    never = min(2 * fs.min_exponent, max(fc.min_exponent, last + model.F))
     if model.e_zero > never:
         return model, []
-    why = f"e_zero: {never} and less are alike, no scaled group and no c has a smaller exponent"
+    why = f"e_zero: {never} and less are alike, groups lie above it and c loses nothing"
     return _changed(model, {"e_zero": never}), [why]
 
 
