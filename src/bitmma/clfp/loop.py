@@ -17,8 +17,7 @@ from time import perf_counter
 
 import numpy as np
 
-import bitmma
-from bitmma import isa
+from bitmma import BITS_VERSION, isa
 from bitmma.clfp import assumptions
 from bitmma.clfp.assumptions import NoFunction, example
 from bitmma.clfp.box import BlackBox, Box, BoxError, Codes, Dots
@@ -109,7 +108,7 @@ def probe(
             stack.callback(journal.close)
         asked = Box(spec, limit, journal)
         stack.callback(asked.close)
-        report = Report(shape, seed=seed, bits_version=bitmma.BITS_VERSION)
+        report = Report(shape, seed=seed, bits_version=BITS_VERSION)
         start = perf_counter()
         run = _Run(asked, report, inputs, seed, progress or (lambda _: None))
         try:
