@@ -30,6 +30,8 @@ def canonical(model: Model, box: Box) -> tuple[Model, list[str]]:
             return dataclasses.replace(model, unit=unit, parts=parts), why
         case TFDPA() | STFDPA() | GSTFDPA() if box.scale_format is None:
             return _truncated(model, box)
+        case GSTFDPA():
+            return _grouped(model, box)
         case FDPA():
             return _fused(_plain_overflow(model), box)
         case SumTree():
@@ -70,6 +72,18 @@ def _truncated(
         changes["e_zero"] = never
         why.append(_why_zero(low, last, never))
     return _changed(model, changes), why
+
+
+def _grouped(model: GSTFDPA, box: Box) -> tuple[GSTFDPA, list[str]]:
+    """An empty group or zero c matters if it has the largest exponent and something is cut."""
+    fs, fc = box.scale_format, box.formats[2]
+    assert fs is not None
+    last = min(f.min_exponent - f.mantissa_bits for f in box.formats[2:])
+    never = min(2 * fs.min_exponent, max(fc.min_exponent, last + model.F))
+    if model.e_zero > never:
+        return model, []
+    why = f"e_zero: {never} and less are alike, groups lie above it and c loses nothing"
+    return _changed(model, {"e_zero": never}), [why]
 
 
 def _why_zero(low: int, last: int, never: int) -> str:

@@ -270,22 +270,55 @@ def _renormalised(bench: Bench) -> Reading | None:
     return "yes", "1.5·1.5 counts with exponent 1"
 
 
-@_probe("even and odd lanes", "U in one lane, half of the last unit in two lanes of equal parity")
+@_probe("even and odd lanes", "U and -U in lanes 0 and 2, less than a last unit in each other lane")
 def _parity(bench: Bench) -> Reading | None:
     F, k = bench.facts.get("F"), bench.k
     if F is None or k < 4:
         return None
     U = _TWO**bench.e
-    big, minus, _ = bench.lanes
-    group = [i for i in range(k) if i not in (big, minus)]
-    half = U / 2 ** (F + 1)
-    rows = [{big: U, minus: -U, i: -half} for i in group]
-    found = bench.sums(rows)
-    bench.facts["parity"] = len({d for d in found if d is not None}) > 1
-    values = sorted({d for d in found if d is not None})
-    if len(values) <= 1:
-        return "alike", "a small term counts the same in every lane"
-    return "differ", "what becomes of a small term depends on its lane"
+    lanes = [i for i in range(k) if i not in (0, 2)]
+    found = bench.sums([{0: U, 2: -U, i: -U / 2 ** (F + 1)} for i in lanes])
+    by_value: dict[float, list[str]] = {}
+    for lane, d in zip(lanes, found, strict=True):
+        if d is not None:
+            by_value.setdefault(d, []).append(str(lane))
+    if len(by_value) < 2:
+        return ("alike", "a small term counts the same in every lane") if by_value else None
+    groups = "; ".join(f"{', '.join(where)}: {d!r}" for d, where in by_value.items())
+    return "differ", f"a small term depends on its lane ({groups})"
+
+
+# --- scales ---------------------------------------------------------------------------------------
+
+
+@_probe("scales", "scales 2, 1.5, 0 and NaN for one block, all products 1")
+def _scales(bench: Bench) -> Reading | None:
+    box, fs = bench.box, bench.box.scale_format
+    if fs is None or box.spec.block is None:
+        return None
+    names: list[tuple[str, int | None]] = [
+        ("2", code(fs, 2)),
+        ("1.5", code(fs, Fraction(3, 2))),
+        ("0", code(fs, 0)),
+        ("NaN", fs.nan_code),
+    ]
+    fed = [(name, found) for name, found in names if found is not None]
+    x = blank(box, len(fed) + 1)
+    x.a[:], x.b[:] = box.formats[0].encode(1, 0), box.formats[1].encode(1, 0)
+    assert x.scale_a is not None
+    for row, (_, found) in enumerate(fed):
+        x.scale_a[row, 0] = found
+    d = formats.decode(bench.ask(x), box.formats[3])
+    bench.evidence += [(f"scale {n}", repr(float(v))) for (n, _), v in zip(fed, d, strict=False)]
+    plain, block = float(d[-1]), box.spec.block
+    by_name = {name: float(v) for (name, _), v in zip(fed, d, strict=False)}
+    if by_name["2"] != plain + block:
+        return f"{by_name['2']!r} of {plain!r}", "a scale does not simply multiply its block"
+    if "1.5" not in by_name:
+        return "multiply", f"a scale multiplies {block} products by its power of two"
+    whole = by_name["1.5"] == plain + block / 2
+    what = "with its significand" if whole else "with its exponent only"
+    return "multiply", f"a scale multiplies {block} products {what}"
 
 
 # --- the output -----------------------------------------------------------------------------------

@@ -146,6 +146,7 @@ class _Run:
         self.space: Space
         self.stages: Iterator[tuple[str, list[Model]]]
         self.drawn = 0  # seeds used
+        self.best: Model | None = None  # the nearest so far
 
     def note(self, step: str, what: str) -> None:
         self.report.history.append(Turn(step, what))
@@ -204,7 +205,6 @@ class _Run:
 
     def search(self) -> list[Model]:
         """Step 4: models that reproduce every answer; the space widens until there are some."""
-        self.best: Model | None = getattr(self, "best", None)
         if self.best is not None:  # what was right until now is the nearest start
             found = self.space.descend(self.best, self.evidence)
             if self.evidence.fits(found):
@@ -356,7 +356,7 @@ class _Run:
     # --- the end ----------------------------------------------------------------------------------
 
     def unexplained(self) -> None:
-        best = getattr(self, "best", None)
+        best = self.best
         self.report.status = "unexplained"
         self.report.reason = "no model of the space reproduces every answer"
         if best is not None:
