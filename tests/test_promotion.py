@@ -584,10 +584,12 @@ def test_ctrl_c_is_heard(
     """Hours of work at least; with kernels, by the exact evaluator, by the reference."""
     M, K = shape
     program = f"""
-import numpy as np, threading
+import signal
+import numpy as np
 from bitmma import engine
 from bitmma.models import *
 A = np.lib.stride_tricks.as_strided(np.zeros(1, "u{1 + (unit.a == "f16")}"), ({M}, {K}), (0, 0))
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a parent may have had it ignored
 try:
     print("go", flush=True)
     engine.mma({unit.model!r}, A, A.T, promote={promote}, threads={threads}, **{unit.options!r})
