@@ -178,7 +178,8 @@ def find(instruction: Any) -> Instruction:
         instruction = by_name(*instruction)
     if not isinstance(instruction, Instruction):
         raise TypeError(
-            f"instruction must be an Instruction or a (gpu, name) pair, not {instruction!r}"
+            "instruction must be an Instruction (bitmma.recipes.default_instruction gives one for a "
+            f"GPU and a format) or a (gpu, name) pair, not {instruction!r}"
         )
     return instruction
 

@@ -88,6 +88,9 @@ def _none_found(gpu: str, wanted: dict[str, str | None]) -> str:
     entries = isa.select(**wanted)  # type: ignore[arg-type]
     having = dict.fromkeys(e.gpu for e in entries if (e.scale is None) == (scale is None))
     hint = f"; {', '.join(having)} {'have' if len(having) > 1 else 'has'} it" if having else ""
+    fnuz = {"e4m3": "fp8", "e5m2": "bf8"}
+    if {a, b} <= set(fnuz) and isa.select(gpu_name=gpu, a="fp8"):
+        hint += f"; those of {gpu} are FNUZ types: fp8 (float8_e4m3fnuz) and bf8 (float8_e5m2fnuz)"
     if a == b == "f32":
         hint += "; float32 arrays are tf32 operands on NVIDIA's GPUs"
     return f"{gpu} has no instruction for {what}{hint}"

@@ -483,7 +483,8 @@ def prepare(B: Array, instruction: Instruction | tuple[str, str]) -> operands.Pr
         instruction = _by_name(*instruction)
     if not isinstance(instruction, Instruction):
         raise TypeError(
-            f"instruction must be an Instruction or a (gpu, name) pair, not {instruction!r}"
+            "instruction must be an Instruction (bitmma.recipes.default_instruction gives one for a "
+            f"GPU and a format) or a (gpu, name) pair, not {instruction!r}"
         )
     made = operands.prepared(B, instruction.b, "B")
     if len(made.shape) < 2:
