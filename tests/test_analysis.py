@@ -712,3 +712,31 @@ def test_pandas_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ImportError, match=r'pip install "bitmma\[pandas\]"'):
         results()[0].to_pandas()
+
+
+def test_exact_products_of_zeros_and_of_any_exponents() -> None:
+    wide = np.array([[1.0, 1e-31]])
+    assert analysis.exact_product(wide, np.zeros((2, 1))).value == 0
+    assert analysis.exact_product(np.zeros((1, 2)), wide.T).value == 0
+    # More slices than NumPy's ufuncs take operands.
+    a = np.exp2(np.linspace(-300, 300, 40))[None] * 1.1
+    b = np.exp2(np.linspace(-300, 300, 40))[:, None] * 1.3
+    value = analysis.exact_product(a, b).value[0, 0]
+    exact = sum(Fraction(x) * Fraction(y) for x, y in zip(a[0], b[:, 0], strict=True))
+    assert Fraction(value) == Fraction(float(exact))
+
+
+def test_arguments_of_the_wrong_kind() -> None:
+    hopper = ("H100", "m64n8k32.f32.e4m3.e4m3")
+    A, B = (bitmma.quantize(np.ones(shape), "e4m3") for shape in ((4, 32), (32, 4)))
+    with pytest.raises(TypeError, match=r"schedule must be a bitmma\.Schedule or None, not 3"):
+        analysis.errors(hopper, A, B, schedule=3)
+    with pytest.raises(TypeError, match="A must be an array of e4m3, not None"):
+        analysis.errors(hopper, None, B)
+    for wrong in ({"shape": 2.5}, {"shape": None}, {"shape": 3, "seed": 1.5}):
+        with pytest.raises(TypeError, match="must be non-negative integers, not"):
+            analysis.sample("normal", **wrong)
+    with pytest.raises(TypeError, match="scale must be a number, not 'x'"):
+        analysis.sample("normal", 3, scale="x")
+    with pytest.raises(TypeError, match="real numbers, not complex"):
+        analysis.sample(np.array([1 + 1j]), 3)

@@ -97,6 +97,7 @@ def quantize_blocks(
     second = _tensor_scale(tensor_scale, values, fmt, scale_fmt)
     last = np.moveaxis(values, axis, -1)
     K = last.shape[-1]
+    block = min(block, max(K, 1))  # nothing is filled up beyond the only block
     count = -(-K // block)
     padded = np.zeros((*last.shape[:-1], count * block))
     padded[..., :K] = last

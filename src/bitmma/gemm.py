@@ -178,8 +178,8 @@ def find(instruction: Any) -> Instruction:
         instruction = by_name(*instruction)
     if not isinstance(instruction, Instruction):
         raise TypeError(
-            "instruction must be an Instruction (bitmma.recipes.default_instruction gives one for a "
-            f"GPU and a format) or a (gpu, name) pair, not {instruction!r}"
+            f"instruction must be an Instruction or a (gpu, name) pair, not {instruction!r}; "
+            "bitmma.recipes.default_instruction gives a GPU's for a format"
         )
     return instruction
 

@@ -483,8 +483,8 @@ def prepare(B: Array, instruction: Instruction | tuple[str, str]) -> operands.Pr
         instruction = _by_name(*instruction)
     if not isinstance(instruction, Instruction):
         raise TypeError(
-            "instruction must be an Instruction (bitmma.recipes.default_instruction gives one for a "
-            f"GPU and a format) or a (gpu, name) pair, not {instruction!r}"
+            f"instruction must be an Instruction or a (gpu, name) pair, not {instruction!r}; "
+            "bitmma.recipes.default_instruction gives a GPU's for a format"
         )
     made = operands.prepared(B, instruction.b, "B")
     if len(made.shape) < 2:

@@ -131,6 +131,8 @@ def _terms(a: Floats, b: Floats) -> list[Floats] | None:
         bits -= 1
     exponent = e_a[..., :, None] + e_b[..., None, :]
     terms = [np.zeros(exponent.shape)]
+    if not together:
+        return terms  # one of the matrices is zero
     for weight in range(len(slices_a) + len(slices_b) - 1):
         pairs = range(max(0, weight - len(slices_b) + 1), min(weight, len(slices_a) - 1) + 1)
         left = np.concatenate([slices_a[i] for i in pairs], axis=-1)
@@ -163,6 +165,9 @@ def _slices(rows: Floats, bits: int) -> tuple[npt.NDArray[np.int32], list[Floats
 
 # --- short sums -----------------------------------------------------------------------------------
 
+#: What NumPy takes in one ufunc, its output aside.
+_UFUNC_INPUTS = 60
+
 
 def _sum(terms: list[Floats]) -> Floats:
     """The terms' sum, element by element, rounded once."""
@@ -170,6 +175,13 @@ def _sum(terms: list[Floats]) -> Floats:
         return terms[0]
     if len(terms) == 2:
         return terms[0] + terms[1]
+    if len(terms) > _UFUNC_INPUTS:
+        columns = np.stack(terms).reshape(len(terms), -1).T
+        sums = [
+            math.fsum(x) if math.isfinite(x[0]) else x[0]
+            for x in (column.tolist() for column in columns)
+        ]
+        return np.array(sums).reshape(terms[0].shape)
     with np.errstate(invalid="ignore"):
         total: Floats = _fsum(len(terms))(*terms).astype(np.float64)
     return total

@@ -7,6 +7,7 @@ made of them by +, -, *, / and sqrt alone, which IEEE 754 rounds everywhere alik
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -113,14 +114,13 @@ def sample(
         TypeError, ValueError: an unknown distribution, an array without finite numbers only, a
             negative seed or dimension.
     """
-    dimensions = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
-    if not all(isinstance(x, int | np.integer) and x >= 0 for x in dimensions):
-        raise ValueError(f"shape must be non-negative integers, not {shape!r}")
-    given = [seed] if isinstance(seed, int | np.integer) else list(seed)
-    if not given or not all(isinstance(x, int | np.integer) and x >= 0 for x in given):
+    dimensions, given = _integers(shape, "shape"), _integers(seed, "seed")
+    if not given:
         raise ValueError(f"seed must be one non-negative integer or several, not {seed!r}")
-    n = int(np.prod(dimensions, dtype=np.int64))
-    stream = _Stream([int(x) for x in given])
+    if not isinstance(scale, float | int | np.floating | np.integer):
+        raise TypeError(f"scale must be a number, not {scale!r}")
+    n = math.prod(dimensions)
+    stream = _Stream(given)
     if isinstance(distribution, str):
         if distribution not in _DRAW:
             raise ValueError(
@@ -133,7 +133,18 @@ def sample(
     return drawn.reshape(dimensions) * scale
 
 
+def _integers(given: Any, name: str) -> list[int]:
+    listed = [given] if isinstance(given, int | np.integer) else given
+    if not isinstance(listed, Sequence | np.ndarray) or isinstance(listed, str):
+        raise TypeError(f"{name} must be non-negative integers, not {given!r}")
+    if not all(isinstance(x, int | np.integer) and x >= 0 for x in listed):
+        raise ValueError(f"{name} must be non-negative integers, not {given!r}")
+    return [int(x) for x in listed]
+
+
 def _own(values: Any) -> Floats:
+    if np.iscomplexobj(values):
+        raise TypeError("distribution: an array to draw from must hold real numbers, not complex")
     try:
         own = np.asarray(values).astype(np.float64).reshape(-1)
     except (TypeError, ValueError):

@@ -58,6 +58,7 @@ from bitmma.models import (
     Lowered,
     Model,
 )
+from bitmma.schedule import Schedule
 from bitmma.unit import Instruction
 from bitmma.unit import instruction as _find
 
@@ -157,6 +158,8 @@ def run(instr: Instruction, codes: tuple[Any, ...], schedule: Any) -> Floats:
 
 def outside(instr: Instruction, schedule: Any) -> str | None:
     """The format of a schedule's own sums, which C joins and D has; None for one chain."""
+    if schedule is not None and not isinstance(schedule, Schedule):
+        raise TypeError(f"schedule must be a bitmma.Schedule or None, not {schedule!r}")
     if schedule is None or schedule.is_chain:
         return None
     return "f64" if instr.d == "f64" else "f32"
@@ -173,6 +176,8 @@ def to_codes(instr: Instruction, *given: Any, c_format: str | None = None) -> tu
     codes: list[Any] = []
     kinds = {}
     for name, x, fmt in zip(names, given, wanted, strict=True):
+        if x is None and name in ("A", "B"):
+            raise TypeError(f"{name} must be an array of {fmt}, not None")
         if x is None or fmt is None:
             codes.append(x)  # what is superfluous is for `bitmma.matmul` to complain about
             continue
