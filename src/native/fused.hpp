@@ -365,7 +365,7 @@ template <class Kernel> class Walk {
 };
 
 // Whether a family's vector kernel can serve at all: c and d are f32 or f16, rho is one the kernels
-// know, operands are not f64, sums stay below 2^53.
+// know, operands are not f64, sums stay below 2^53, and 2^(F + scales - e_max) is a double.
 inline bool half_or_single(const Format& f) {
   return f.specials == Specials::ieee && !f.dropped_bits &&
          ((f.width == 32 && f.mantissa_bits == 23) || (f.width == 16 && f.mantissa_bits == 10));
@@ -373,7 +373,7 @@ inline bool half_or_single(const Format& f) {
 inline int log2_ceil(int n) { return n <= 1 ? 0 : 32 - __builtin_clz(unsigned(n - 1)); }
 inline bool fits_float64(const Spec& s) {
   return half_or_single(s.c) && half_or_single(s.d) && s.a.width <= 32 && s.b.width <= 32 &&
-         s.F + 3 + log2_ceil(s.L + 1) <= 52 && s.e_zero <= 900;
+         s.F + 3 + log2_ceil(s.L + 1) <= 52 && s.e_zero <= 700;
 }
 // Whether its products and their sums fit float32 and int32.
 inline bool fits_int32(const Spec& s) {

@@ -13,10 +13,11 @@ template <bool by_parity> class RoundedDown {
 
   explicit RoundedDown(const Spec& s)
       : L_(s.L), F_(s.F), F2_(s.F2), c_lowest_(s.c.width == 16 ? -14 : -126),
-        sub_(std::min(s.L, s.F >= 29 ? 1 : 1 << std::min(29 - s.F, 12))), int32_(fits_int32(s)) {}
+        sub_(std::min(s.L, s.F >= 29 ? 1 : 1 << std::min(29 - s.F, 12))), int32_(fits_int32(s)),
+        joins_in_int32_(s.F == 24 && s.F2 == 31 && s.L < 32) {}
 
   template <int nv> bool narrow(const Strip& x, vf c[nv]) const {
-    if (part_length(0) > sub_ || F2_ < 24 || F2_ - F_ > 20) return narrow_in_steps<nv>(x, c), true;
+    if (L_ > sub_ || F2_ < 24 || F2_ - F_ > 20) return narrow_in_steps<nv>(x, c), true;
     i64 g = 0;
     if (x.c_is_new && c_lowest_ != -126) narrow_group<nv>(x, g++, c_lowest_, c);
     if (!by_parity && L_ == 8) groups_from<nv, 8>(g, x, c);
@@ -88,7 +89,7 @@ template <bool by_parity> class RoundedDown {
       part_sum<nv>(x, g * L + half_length, L - half_length, odd, e_odd);
       for (int v = 0; v < nv; ++v) {  // units of 2^(e - F) of the larger e; shifting rounds down
         vi most = max(e[v], e_odd[v]);
-        sum[v] = shift_right(sum[v], most - e[v]) + shift_right(odd[v], most - e_odd[v]);
+        sum[v] = (vi)((vu)shift_right(sum[v], most - e[v]) + (vu)shift_right(odd[v], most - e_odd[v]));
         e[v] = most;
       }
     } else {
@@ -112,7 +113,7 @@ template <bool by_parity> class RoundedDown {
     }
     vi high{};
     for (int v = 0; v < nv; ++v) high |= (vi)(joint_exponent(c[v], e[v]) > highest);
-    if (F_ == 24 && F2_ == 31 && !any(high))
+    if (joins_in_int32_ && !any(high))
       unroll<nv>([&](auto v) __attribute__((always_inline)) { c[v] = join_in_int32(sum[v], e[v], c[v]); });
     else
       unroll<nv>([&](auto v) __attribute__((always_inline)) { c[v] = join(sum[v], e[v], c[v]); });
@@ -158,7 +159,8 @@ template <bool by_parity> class RoundedDown {
     return bitmma::BITMMA_ISA::join(out[0], out[1]);
   }
 
-  // The same for F = 24 and F2 = 31, as the catalogue's are, in int32 and float. In units of 2^(E - 24),
+  // The same for F = 24 and F2 = 31, as the catalogue's are, in int32 and float: fewer than 32 products,
+  // each below 2^26, and c, below 2^25, fit. In units of 2^(E - 24),
   // step 3 gives a whole number n and a fraction of eight bits, both floors: n * 256 + fraction is v.
   // Step 4 leaves 32 bits of it: of the fraction it clears as many as |v| has above 32 (above 24, |n|;
   // of a negative n, |n| - 1, as v is n and something). The rest is the sum of two floats, n's upper 24
@@ -174,7 +176,7 @@ template <bool by_parity> class RoundedDown {
     sum = shift_right(sum, by - most);
     vu fraction = shift_left((vu)sum, 32 - most) >> 24;
     // c is scaled up, E being 24 or less: exactly, subnormal or not.
-    vi n = shift_right(sum, most) + round_down(c * bits<vf>((127 + 24 - E) << 23));
+    vi n = (vi)((vu)shift_right(sum, most) + (vu)round_down(c * bits<vf>((127 + 24 - E) << 23)));
     vu above = (vu)(n ^ (n >> 31)) >> 24;
     above |= above >> 1, above |= above >> 2, above |= above >> 4;
     fraction &= ~above;
@@ -281,8 +283,8 @@ template <bool by_parity> class RoundedDown {
 
   i64 L_;
   int F_, F2_, c_lowest_;
-  i64 sub_;
-  bool int32_;
+  i64 sub_;  // products of which the sum fits int32
+  bool int32_, joins_in_int32_;
 };
 
 // d is f32 by RNE; F2 and F so near that units fit together; sums below 2^53 after step 2.

@@ -342,7 +342,7 @@ BITMMA_INLINE vi round_down(vf x) {
   return (vi)_mm256_cvttps_epi32(_mm256_floor_ps((__m256)x));
 #else
   vi n = truncate(x);
-  return n + (vi)(__builtin_convertvector(n, vf) > x);
+  return (vi)((vu)n + (vu)(__builtin_convertvector(n, vf) > x));
 #endif
 }
 BITMMA_INLINE vf to_float(vi x) { return __builtin_convertvector(x, vf); }  // by the rounding mode

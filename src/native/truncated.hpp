@@ -23,8 +23,8 @@ template <Rho rho> class Truncated {
     sub_ = std::min<i64>(s.L, i64((std::ldexp(1.0, 31 - s.F) - 2) / largest));
     holds_narrow_ = fits_int32(s) && sub_ >= 1 && s.e_zero <= d_lowest_;
     k_.origin = vb{} + u8(127), k_.lowest = vb{} + u8(F_ + 1);
-    k_.infinity = splat(0x7F800000), k_.hidden = splat(0x800000), k_.mask = splat(mask_);
-    k_.scale = splat((254 + F_) << 23), k_.unit = splat(F_ << 23);
+    k_.infinity = splat(0x7F800000), k_.hidden = vu{} + 0x800000u, k_.mask = splat(mask_);
+    k_.scale = vu{} + (u32(254 + F_) << 23), k_.unit = splat(F_ << 23);
   }
 
   bool always_wide() const { return !holds_narrow_; }
@@ -167,7 +167,7 @@ template <Rho rho> class Truncated {
       e[v] = max(widen(field + v * W) << 23, bits<vi>(t[v]) & k_.infinity);
       if constexpr (rho == Rho::nearest_half) {
         e[v] = max(e[v], t[v] == 0.0f ? f.e_zero[v] : f.least[v]);
-        overflow |= e[v] + k_.hidden;  // the sign, if t is an Inf by now
+        overflow |= (vi)((vu)e[v] + k_.hidden);  // the sign, if t is an Inf by now
       }
     }
   }
@@ -182,7 +182,7 @@ template <Rho rho> class Truncated {
     vf scale[nv];
     exponents<nv>(x, g, L, f, t, e, overflow);
     for (int v = 0; v < nv; ++v) {
-      scale[v] = bits<vf>(k_.scale - e[v]);
+      scale[v] = bits<vf>(k_.scale - (vu)e[v]);  // above 2^31 for a large F
       sum[v] = truncate(t[v] * scale[v]);
     }
     cut_sum<nv>(a, b, std::min(sub, L), scale, sum);
@@ -201,7 +201,7 @@ template <Rho rho> class Truncated {
         t[v] = bits<vf>(bits<vi>(r * bits<vf>(e[v] - k_.unit)) & k_.mask);
       } else {
         vi odd = truncate(r) != sum[v] ? splat(1) : vi{};  // rounding to odd keeps what was lost alive
-        t[v] = (round_to_half(bits<vf>(bits<vi>(r) | odd) * bits<vf>(e[v] + f.unit[v])) + vf{}) * f.down[v];
+        t[v] = (round_to_half(bits<vf>(bits<vi>(r) | odd) * bits<vf>((vu)e[v] + (vu)f.unit[v])) + vf{}) * f.down[v];
       }
     }
   }
@@ -254,7 +254,7 @@ template <Rho rho> class Truncated {
   i32 mask_;
   i64 sub_, restart_ = 0;
   bool holds_narrow_;
-  struct { vb origin, lowest; vi infinity, hidden, mask, scale, unit; } k_;
+  struct { vb origin, lowest; vu hidden, scale; vi infinity, mask, unit; } k_;
 };
 
 inline bool truncated_holds(const Spec& s) {
