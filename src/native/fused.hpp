@@ -18,15 +18,20 @@ struct Strip {
   const double* b_wide;
   const short* be_wide;
   i64 groups;              // fused groups in the chunk
-  const i32* top;          // [columns]: top_a + top_b, where distances start from
+  i32 row_top;             // distances count from row_top + column_top
+  const i32* column_top;   // [columns]
+  i32 low, least, most;    // exponents, scales included: no product but 0 is below `low`, and tops'
   const i32* row_scale;    // [groups] exponents of the row's scales, or null
   const i32* col_scale;    // [groups][columns]
   bool c_is_new;           // the first group's c has the format of C
 };
 
+BITMMA_INLINE vi top_of(const Strip& x, int v) { return load<vi>(x.column_top + v * W) + x.row_top; }
+
 // The lowest distance of n products from the top: 255 where all are zero.
 BITMMA_INLINE vb nearest(const u32* a4, const u8* b1, i64 n) {
   vb x = ~vb{};
+#pragma GCC unroll 8
   for (i64 p = 0; p < n; ++p) {
     vb a = bits<vb>(vu{} + a4[p]);
     x = minu(x, add_saturating(a, load<vb>(b1 + p * columns)));
@@ -103,6 +108,12 @@ inline void load_c(const Job& job, i64 i, i64 j0, i64 cols, bool start, vf out[N
     for (int v = 0; v < NV; ++v) out[v] = load<vf>(p + v * 4 * W);
     return;
   }
+#if defined(BITMMA_HALF_CONVERSION)
+  if (f.width == 16 && m.col == 2 && cols == columns) {
+    for (int v = 0; v < NV; ++v) out[v] = from_half(p + v * 2 * W);
+    return;
+  }
+#endif
   alignas(64) float c[columns] = {};
   if (f.width == 32)
     for (i64 j = 0; j < cols; ++j) std::memcpy(c + j, p + j * m.col, 4);
@@ -110,26 +121,36 @@ inline void load_c(const Job& job, i64 i, i64 j0, i64 cols, bool start, vf out[N
     for (i64 j = 0; j < cols; ++j) c[j] = half_to_float(u32(load_code(p + j * m.col, 2)));
   std::memcpy(out, c, sizeof c);
 }
+// Rows of D are far apart: the cache is told what comes.
+constexpr i64 ahead = 4;
+inline void fetch_c(const Job& job, i64 i, i64 j0, bool start) {
+  const Mat& m = start && job.c.data ? job.c : job.d;
+  if (m.col > 8) return;
+  for (i64 j = 0; j < columns * m.col; j += 64) __builtin_prefetch(m.at(i, j0) + j, 1);
+}
 inline void store_c(const Job& job, i64 i, i64 j0, i64 cols, const vf in[NV]) {
   const Spec& s = *job.spec;
   u8* p = job.d.at(i, j0);
-  if (s.d.width == 16) {
-    alignas(64) float c[columns];
-    std::memcpy(c, in, sizeof c);
-    u32 nan = s.nan_ones ? 0x7FFFu : 0x7E00u;
-    for (i64 j = 0; j < cols; ++j)
-      store_code(p + j * job.d.col, 2, c[j] != c[j] ? nan : float_to_half(c[j]));
+  const bool half = s.d.width == 16, vectors = job.d.col == s.d.bytes() && cols == columns;
+  vf x[NV], nan = bits<vf>(splat(i32(s.nan_ones ? 0x7FFFFFFF : 0x7FC00000)));
+  for (int v = 0; v < NV; ++v) x[v] = in[v] != in[v] ? nan : in[v];
+  if (vectors && !half) {
+    for (int v = 0; v < NV; ++v) store(p + v * 4 * W, x[v]);
     return;
   }
-  vi w[NV], nan = splat(i32(s.nan_ones ? 0x7FFFFFFF : 0x7FC00000));
-  for (int v = 0; v < NV; ++v) w[v] = in[v] != in[v] ? nan : bits<vi>(in[v]);
-  if (job.d.col == 4 && cols == columns) {
-    for (int v = 0; v < NV; ++v) store(p + v * 4 * W, w[v]);
+#if defined(BITMMA_HALF_CONVERSION)
+  if (vectors) {
+    for (int v = 0; v < NV; ++v) store_half(p + v * 2 * W, x[v]);
     return;
   }
-  alignas(64) u32 codes[columns];
-  std::memcpy(codes, w, sizeof codes);
-  for (i64 j = 0; j < cols; ++j) std::memcpy(p + j * job.d.col, codes + j, 4);
+#endif
+  alignas(64) float c[columns];
+  std::memcpy(c, x, sizeof c);
+  const u32 half_nan = s.nan_ones ? 0x7FFFu : 0x7E00u;
+  for (i64 j = 0; j < cols; ++j, p += job.d.col) {
+    if (half) store_code(p, 2, c[j] != c[j] ? half_nan : float_to_half(c[j]));
+    else std::memcpy(p, c + j, 4);
+  }
 }
 
 // Sums over the stand-ins of Operand::special_elements: NaN or Inf where special values decide.
@@ -137,7 +158,7 @@ inline void special_sum(const float* a, const float* b, i64 n, vf sum[NV]) {
   for (int v = 0; v < NV; ++v) sum[v] = vf{};
   for (i64 p = 0; p < n; ++p) {
     vf x = splat(a[p]);
-    for (int v = 0; v < NV; ++v) sum[v] += x * load<vf>(b + p * columns + v * W);
+    for (int v = 0; v < NV; ++v) sum[v] = multiply_add(x, load<vf>(b + p * columns + v * W), sum[v]);
   }
 }
 
@@ -148,9 +169,9 @@ template <class Kernel> class Walk {
   static constexpr int few = std::max(1, 16 / W);  // vectors that hold 16 columns
 
  public:
-  Walk(const Job& job, bool always_wide)
+  explicit Walk(const Job& job)
       : job_(job), s_(*job.spec), layout_(s_, job.K), kernel_(s_), exact_(job),
-        rows_(job.a, s_.a, layout_), cols_(job.b.transposed(), s_.b, layout_), always_wide_(always_wide) {
+        rows_(job.a, s_.a, layout_), cols_(job.b.transposed(), s_.b, layout_), always_wide_(kernel_.always_wide()) {
     i64 unit = layout_.padded_step;
     if (unit > Operand::chunk_max - 64 || unit > 512) unit = s_.group;
     // With few rows B is read once: by few lines of memory at a time, so that prefetching follows.
@@ -179,21 +200,31 @@ template <class Kernel> class Walk {
  private:
   static constexpr i64 row_block = 256;
 
+  // Of lines: no number but 0 has an exponent below `low`; where distances start, least and most.
+  struct Extremes {
+    i32 low = 1 << 20, least = 1 << 20, most = -(1 << 20);
+    void take(i32 top, i32 lowest) { low = std::min(low, lowest), least = std::min(least, top), most = std::max(most, top); }
+    void shift(const i32* scales, i64 n) {
+      auto [s, t] = std::minmax_element(scales, scales + n);
+      low += *s, least += *s, most += *t;
+    }
+  };
+
   void block(i64 i0, i64 rows, i64 j0, i64 p0, i64 p1) {
     i64 cols = std::min<i64>(columns, job_.N - j0);
     cols_.pack_panel(j0, cols, b_, !always_wide_);
     bool panel_wide = always_wide_;
-    i32 highest_b = -1000;
-    for (int j = 0; j < columns; ++j) {
+    Extremes panel;
+    for (i64 j = 0; j < cols; ++j) {
       panel_wide |= b_.wide[size_t(j)] != 0;
-      if (j < cols) highest_b = std::max(highest_b, b_.top[size_t(j)]);
+      panel.take(b_.top[size_t(j)], b_.low[size_t(j)]);
     }
+    const i32 highest_b = panel.most;
     Strip x{};
     x.groups = (p1 - p0) / s_.L;
     x.b = b_.value.data(), x.b1 = b_.distance.data();
     x.c_is_new = p0 == 0;
-    i32 top[columns];
-    x.top = top;
+    x.column_top = b_.top.data();
     bool any_nan = false;
     if (job_.scale_b.data) {
       pack_scales(job_.scale_b.transposed(), j0, cols, p0, p1, scratch_, col_nan_);
@@ -202,32 +233,54 @@ template <class Kernel> class Walk {
         for (i64 j = 0; j < cols; ++j) col_scale_[size_t(g * columns + j)] = scratch_[size_t(j * x.groups + g)];
       x.col_scale = col_scale_.data();
       for (i64 j = 0; j < cols; ++j) any_nan |= col_nan_[size_t(j)] != 0;
+      panel.shift(scratch_.data(), i64(scratch_.size()));
     }
+    vf next[NV];
+    load_c(job_, i0, j0, cols, p0 == 0, next);
     for (i64 r = 0; r < rows && !stopped(job_); ++r) {
       i64 i = i0 + r;
-      for (int v = 0; v < NV; ++v) store(top + v * W, load<vi>(&b_.top[size_t(v * W)]) + a_.top[size_t(r)]);
-      vf c[NV];
-      load_c(job_, i, j0, cols, p0 == 0, c);
+      vf c[NV], before[NV];
+      for (int v = 0; v < NV; ++v) c[v] = before[v] = next[v];
+      // Before this row is stored: where rows of D are pages apart, the load would wait for the store.
+      if (r + 1 < rows) load_c(job_, i + 1, j0, cols, p0 == 0, next);
+      if (r + ahead < rows) fetch_c(job_, i + ahead, j0, p0 == 0);
       bool wide = panel_wide || a_.wide[size_t(r)];
       if (Kernel::products_may_overflow && !(narrow_range(s_.a) && narrow_range(s_.b)) &&
           (wide || a_.top[size_t(r)] + highest_b >= 126) && overflows(r)) {
         redo_all(i, j0, cols, p0, p1);
         continue;
       }
+      Extremes row;
+      row.take(a_.top[size_t(r)], a_.low[size_t(r)]);
+      if (job_.scale_a.data) x.row_scale = &row_scale_[size_t(r * x.groups)], row.shift(x.row_scale, x.groups);
+      x.row_top = a_.top[size_t(r)];
+      x.low = panel.low + row.low, x.least = panel.least + row.least, x.most = panel.most + row.most;
+      x.a = &a_.value[size_t(r * rows_.stride())], x.a4 = &a_.distance4[size_t(r * rows_.stride())];
+      auto narrow = [&] {
+        return !wide && (cols <= few * W ? kernel_.template narrow<few>(x, c) : kernel_.template narrow<NV>(x, c));
+      };
       bool row_nan = job_.scale_a.data && row_nan_[size_t(r)];
       bool special = a_.special[size_t(r)] || b_.special[0] || row_nan || any_nan;
-      vf before[NV];
-      if (special) for (int v = 0; v < NV; ++v) before[v] = c[v];
-      if (job_.scale_a.data) x.row_scale = &row_scale_[size_t(r * x.groups)];
-      if (wide || kernel_.wants_wide(x.c_is_new)) {
-        cols_.wide_panel(b_);
-        x.a_wide = rows_.wide_row(r, a_), x.ae_wide = &a_.wide_exponent[size_t(r * rows_.stride())];
-        x.b_wide = b_.wide_value.data(), x.be_wide = b_.wide_exponent.data();
-        kernel_.wide(x, c);
-      } else {
-        x.a = &a_.value[size_t(r * rows_.stride())], x.a4 = &a_.distance4[size_t(r * rows_.stride())];
-        if (cols <= few * W) kernel_.template narrow<few>(x, c);
-        else kernel_.template narrow<NV>(x, c);
+      if (!narrow()) {
+        // An Inf or NaN in c: kernels get a 0 there, or nothing at all to do.
+        vi infinite{}, number{};
+        for (int v = 0; v < NV; ++v) {
+          vi is = (vi)(c[v] - c[v] != 0.0f);
+          infinite |= is, number |= (vi)(c[v] == c[v]);
+          if (s_.family != Family::lowered) c[v] = bits<vf>(bits<vi>(c[v]) & ~is);
+        }
+        const bool some = any(infinite);
+        if (!any(number)) {
+          if (p0 == 0) store_c(job_, i, j0, cols, before);
+          continue;
+        }
+        special |= some;
+        if (!some || !narrow()) {
+          cols_.wide_panel(b_);
+          x.b_wide = b_.wide_value.data(), x.be_wide = b_.wide_exponent.data();
+          x.a_wide = rows_.wide_row(r, a_), x.ae_wide = &a_.wide_exponent[size_t(r * rows_.stride())];
+          kernel_.wide(x, c);
+        }
       }
       if (special) apply_specials(i, r, j0, cols, p0, p1, row_nan, before, c);
       store_c(job_, i, j0, cols, c);
@@ -235,7 +288,7 @@ template <class Kernel> class Walk {
   }
 
   // Scales of `lines` lines: exponents [line][group], and whether one of a line's is NaN.
-  void pack_scales(const Mat& m, i64 l0, i64 lines, i64 p0, i64 p1, std::vector<i32>& out, std::vector<u8>& nan) {
+  void pack_scales(const Mat& m, i64 l0, i64 lines, i64 p0, i64 p1, Array<i32>& out, Array<u8>& nan) {
     i64 groups = (p1 - p0) / s_.L, blocks = (job_.K + s_.block - 1) / s_.block;
     out.assign(size_t(lines * groups), 0), nan.assign(size_t(lines), 0);
     for (i64 l = 0; l < lines; ++l)
@@ -262,24 +315,28 @@ template <class Kernel> class Walk {
 
   // Specials were packed as zeros. Their sum, over stand-ins for the other numbers, is a NaN or Inf
   // exactly where special values decide; then it is the result, unless the finite part has overflowed
-  // to the other Inf meanwhile: only the order tells which came first.
+  // to the other Inf meanwhile: only the order tells which came first. An Inf or NaN of c stays unless
+  // it meets another.
   void apply_specials(i64 i, i64 r, i64 j0, i64 cols, i64 p0, i64 p1, bool row_nan, const vf before[NV], vf c[NV]) {
-    cols_.special_panel(b_);
-    const float *a = rows_.special_row(r, a_), *b = b_.special_value.data();
-    i64 n = i64(b_.special_value.size()) / columns;
-    vf sum[NV];
-    special_sum(a, b, n, sum);
-    alignas(64) float s[columns], old[columns], now[columns];
-    std::memcpy(s, sum, sizeof s), std::memcpy(old, before, sizeof old), std::memcpy(now, c, sizeof now);
-    for (i64 j = 0; j < cols; ++j) {
-      if (row_nan || (job_.scale_b.data && col_nan_[size_t(j)])) s[j] = NAN;
-      if (std::isfinite(s[j])) continue;
-      if (std::isfinite(now[j]) || s[j] != s[j] || now[j] == s[j]) now[j] = s[j];
-      else if (old[j] != old[j]) now[j] = old[j];
-      else if (!std::isfinite(old[j]) && s_.family != Family::lowered) now[j] = old[j] + s[j];
-      else now[j] = from_code(exact_.redo(i, j0 + j, p0, p1, c_code(i, j0 + j, p0 == 0)));
+    vf sum[NV] = {};
+    if (a_.special[size_t(r)] || b_.special[0]) {
+      cols_.special_panel(b_);
+      special_sum(rows_.special_row(r, a_), b_.special_value.data(), i64(b_.special_value.size()) / columns, sum);
     }
-    std::memcpy(c, now, sizeof now);
+    const bool lowered = s_.family == Family::lowered;
+    for (int v = 0; v < NV; ++v) {
+      vf s = sum[v], old = before[v], now = c[v];
+      for (int l = 0; l < W && (row_nan || job_.scale_b.data); ++l)
+        if (row_nan || (v * W + l < cols && col_nan_[size_t(v * W + l)])) s[l] = NAN;
+      vi decides = (vi)(s - s != 0.0f), had = lowered ? vi{} : (vi)(old - old != 0.0f);
+      vi both = (vi)(now - now != 0.0f) & (vi)(s == s) & (vi)(now != s) & decides & ~had;
+      c[v] = had ? (decides ? old + s : old) : decides ? s : now;
+      if (!any(both)) continue;
+      for (int l = 0; l < W; ++l) {
+        i64 j = j0 + v * W + l;
+        if (both[l] && j < j0 + cols) c[v][l] = from_code(exact_.redo(i, j, p0, p1, c_code(i, j, p0 == 0)));
+      }
+    }
   }
   void redo_all(i64 i, i64 j0, i64 cols, i64 p0, i64 p1) {
     for (i64 j = 0; j < cols; ++j)
@@ -303,12 +360,12 @@ template <class Kernel> class Walk {
   bool always_wide_;
   i64 chunk_;
   std::vector<i64> pos_;
-  std::vector<i32> row_scale_, col_scale_, scratch_;
-  std::vector<u8> row_nan_, col_nan_;
+  Array<i32> row_scale_, col_scale_, scratch_;
+  Array<u8> row_nan_, col_nan_;
 };
 
 // Whether a family's vector kernel can serve at all: c and d are f32 or f16, rho is one the kernels
-// know, operands are not f64, sums stay below 2^53.
+// know, operands are not f64, sums stay below 2^53, and 2^(F + scales - e_max) is a double.
 inline bool half_or_single(const Format& f) {
   return f.specials == Specials::ieee && !f.dropped_bits &&
          ((f.width == 32 && f.mantissa_bits == 23) || (f.width == 16 && f.mantissa_bits == 10));
@@ -316,7 +373,7 @@ inline bool half_or_single(const Format& f) {
 inline int log2_ceil(int n) { return n <= 1 ? 0 : 32 - __builtin_clz(unsigned(n - 1)); }
 inline bool fits_float64(const Spec& s) {
   return half_or_single(s.c) && half_or_single(s.d) && s.a.width <= 32 && s.b.width <= 32 &&
-         s.F + 3 + log2_ceil(s.L + 1) <= 52 && s.e_zero <= 900;
+         s.F + 3 + log2_ceil(s.L + 1) <= 52 && s.e_zero <= 700;
 }
 // Whether its products and their sums fit float32 and int32.
 inline bool fits_int32(const Spec& s) {

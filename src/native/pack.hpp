@@ -111,15 +111,15 @@ template <class Each> void with_decoder(const Decoder& d, Each each) {
 
 // One operand's chunk: `lines` lines of `n` elements, in one of two orders.
 struct Packed {
-  std::vector<float> value;
-  std::vector<u32> distance4;  // rows: the byte four times, to be broadcast
-  std::vector<u8> distance;    // panel
-  std::vector<i32> top;
-  std::vector<u8> wide, special;
-  std::vector<double> wide_value;
-  std::vector<short> wide_exponent;
-  std::vector<float> special_value;
-  std::vector<u8> wide_ready, special_ready;
+  Array<float> value;
+  Array<u32> distance4;  // rows: the byte four times, to be broadcast
+  Array<u8> distance;    // panel
+  Array<i32> top, low;  // exponents: where distances start, and none below it but zeros'
+  Array<u8> wide, special;
+  Array<double> wide_value;
+  Array<short> wide_exponent;
+  Array<float> special_value;
+  Array<u8> wide_ready, special_ready;
 };
 
 constexpr short no_exponent = -12000;  // of a zero, twice it fits int16
@@ -140,7 +140,7 @@ class Operand {
   // ---- rows: line after line, lanes along k -------------------------------------------------------
   void pack_rows(i64 i0, i64 count, Packed& out, bool values) {
     first_ = i0;
-    out.top.assign(size_t(count), f_.max_exponent());
+    out.top.assign(size_t(count), f_.max_exponent()), out.low.assign(size_t(count), f_.min_exponent());
     out.wide.assign(size_t(count), 0), out.special.assign(size_t(count), 0);
     out.wide_ready.assign(size_t(count), 0), out.special_ready.assign(size_t(count), 0);
     if (values) out.value.resize(size_t(count * stride_)), out.distance4.resize(size_t(count * stride_));
@@ -161,7 +161,7 @@ class Operand {
           i32 lowest = 1 << 20;
           top = -(1 << 20);
           for (int l = 0; l < W; ++l) lowest = std::min(lowest, low[l]), top = std::max(top, high[l]);
-          out.wide[size_t(i)] = is_wide(lowest, top);
+          out.wide[size_t(i)] = is_wide(lowest, top), out.low[size_t(i)] = lowest;
           top = usable_top(top);
         }
         out.top[size_t(i)] = top;
@@ -207,7 +207,7 @@ class Operand {
   // ---- panel: `columns` lines side by side, position after position ----------------------------------
   void pack_panel(i64 j0, i64 count, Packed& out, bool values) {
     first_ = j0, count_ = count;
-    out.top.assign(columns, f_.max_exponent());
+    out.top.assign(columns, f_.max_exponent()), out.low.assign(columns, f_.min_exponent());
     out.wide.assign(columns, 0), out.special.assign(1, 0);
     out.wide_ready.assign(1, 0), out.special_ready.assign(1, 0);
     if (values) out.value.resize(size_t(n_ * columns)), out.distance.resize(size_t(n_ * columns));
@@ -225,7 +225,8 @@ class Operand {
           vi low = splat(1 << 20), high = splat(-(1 << 20));
           for (i64 p = 0; p < n_; ++p) extremes(dec, panel_code(p, v), low, high);
           for (int l = 0; l < W; ++l) out.wide[size_t(v * W + l)] = is_wide(low[l], high[l]);
-          top = min(max(high, splat(-100)), splat(100));
+          store(&out.low[size_t(v * W)], low);
+          top = usable_top(high);
         }
         store(&out.top[size_t(v * W)], top);
         vf scale = power(-top);
@@ -258,7 +259,7 @@ class Operand {
       store(&out.special_value[size_t(p)], special_elements(load<vu>(&code_[size_t(p)])));
   }
   // Raw floats of the codes as they are (Inf and NaN too), for kernels in plain float arithmetic.
-  template <class Each> void float_rows(i64 i0, i64 count, std::vector<float>& out, Each each) {
+  template <class Each> void float_rows(i64 i0, i64 count, Array<float>& out, Each each) {
     out.resize(size_t(count * stride_));
     alignas(64) u32 code[chunk_max];
     with_floats([&](auto floats) {
@@ -268,7 +269,7 @@ class Operand {
       }
     });
   }
-  template <class Each> void float_panel(i64 j0, i64 count, std::vector<float>& out, Each each) {
+  template <class Each> void float_panel(i64 j0, i64 count, Array<float>& out, Each each) {
     first_ = j0, count_ = count, codes_ready_ = false;
     out.resize(size_t(n_ * columns));
     const bool direct = m_.row == dec_.bytes && count == columns;  // whole vectors of lines side by side
@@ -337,7 +338,11 @@ class Operand {
   static bool is_wide(i32 lowest, i32 top) {
     return top > -(1 << 20) && (top - lowest > widest || top > 100 || top < -100);
   }
-  static i32 usable_top(i32 top) { return std::clamp(top, -100, 100); }
+  // Of a line of zeros: any would do.
+  static i32 usable_top(i32 top) { return top == -(1 << 20) ? 0 : std::clamp(top, -100, 100); }
+  BITMMA_INLINE static vi usable_top(vi top) {
+    return top == -(1 << 20) ? vi{} : min(max(top, splat(-100)), splat(100));
+  }
 
   template <class Dec>
   BITMMA_INLINE static void element(const Dec& dec, vu c, vi top, vf scale, vf& v, vi& dist) {
@@ -484,7 +489,7 @@ class Operand {
   i64 n_ = 0, stride_ = 0, first_ = 0, count_ = 0;
   int used_ = NV;  // vectors of a panel row that hold columns of the matrix
   const i64* pos_ = nullptr;
-  std::vector<u32> code_;
+  Array<u32> code_;
 };
 
 }  // namespace bitmma::BITMMA_ISA

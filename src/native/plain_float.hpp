@@ -64,12 +64,12 @@ template <> class Numbers<double> {
   void read(const Mat& m) { m_ = m; }
   void set_chunk(i64 p0, i64 p1, const i64* pos, bool) { n_ = p1 - p0, pos_ = pos; }
   i64 stride() const { return n_; }
-  template <class Each> void rows(i64 i0, i64 count, std::vector<double>& out, Each) {
+  template <class Each> void rows(i64 i0, i64 count, Array<double>& out, Each) {
     out.resize(size_t(count * n_));
     for (i64 i = 0; i < count; ++i)
       for (i64 p = 0; p < n_; ++p) out[size_t(i * n_ + p)] = at(i0 + i, p);
   }
-  template <class Each> void panel(i64 j0, i64 count, std::vector<double>& out, Each) {
+  template <class Each> void panel(i64 j0, i64 count, Array<double>& out, Each) {
     constexpr int width = Tile<double>::width;
     out.assign(size_t(n_ * width), 0.0);
     if (direct_ && m_.row == 8) {
@@ -103,8 +103,8 @@ template <> class Numbers<float> {
   void read(const Mat& m) { operand_.read(m); }
   void set_chunk(i64 p0, i64 p1, const i64* pos, bool contiguous) { operand_.set_chunk(p0, p1, pos, contiguous); }
   i64 stride() const { return operand_.stride(); }
-  template <class Each> void rows(i64 i0, i64 count, std::vector<float>& out, Each each) { operand_.float_rows(i0, count, out, each); }
-  template <class Each> void panel(i64 j0, i64 count, std::vector<float>& out, Each each) { operand_.float_panel(j0, count, out, each); }
+  template <class Each> void rows(i64 i0, i64 count, Array<float>& out, Each each) { operand_.float_rows(i0, count, out, each); }
+  template <class Each> void panel(i64 j0, i64 count, Array<float>& out, Each each) { operand_.float_panel(j0, count, out, each); }
 
  private:
   Operand operand_;
@@ -182,7 +182,7 @@ template <class T, class V, class Ops> class FloatWalk {
   Numbers<T> rows_, cols_;
   i64 chunk_, p0_ = 0, n_ = 0;
   std::vector<i64> pos_;
-  std::vector<T> a_, b_;
+  Array<T> a_, b_;
 };
 
 // Section 1. Operands are exact in T.

@@ -13,16 +13,18 @@ template <bool by_parity> class RoundedDown {
 
   explicit RoundedDown(const Spec& s)
       : L_(s.L), F_(s.F), F2_(s.F2), c_lowest_(s.c.width == 16 ? -14 : -126),
-        sub_(std::min(s.L, s.F >= 29 ? 1 : 1 << std::min(29 - s.F, 12))) {}
+        sub_(std::min(s.L, s.F >= 29 ? 1 : 1 << std::min(29 - s.F, 12))), int32_(fits_int32(s)),
+        joins_in_int32_(s.F == 24 && s.F2 == 31 && s.L < 32) {}
 
-  template <int nv> void narrow(const Strip& x, vf c[nv]) const {
-    if (part_length(0) > sub_ || F2_ < 24 || F2_ - F_ > 20) return narrow_in_steps<nv>(x, c);
+  template <int nv> bool narrow(const Strip& x, vf c[nv]) const {
+    if (L_ > sub_ || F2_ < 24 || F2_ - F_ > 20) return narrow_in_steps<nv>(x, c), true;
     i64 g = 0;
     if (x.c_is_new && c_lowest_ != -126) narrow_group<nv>(x, g++, c_lowest_, c);
     if (!by_parity && L_ == 8) groups_from<nv, 8>(g, x, c);
     else if (by_parity && L_ == 16) groups_from<nv, 16>(g, x, c);
     else if (!by_parity && L_ == 4) groups_from<nv, 4>(g, x, c);
     else groups_from<nv, 0>(g, x, c);
+    return true;
   }
   void wide(const Strip& x, vf c[NV]) const {
     for (i64 g = 0; g < x.groups; ++g) {
@@ -37,7 +39,7 @@ template <bool by_parity> class RoundedDown {
     }
   }
 
-  bool wants_wide(bool) const { return false; }
+  bool always_wide() const { return !int32_; }
 
  private:
   static constexpr int parts = by_parity ? 2 : 1;
@@ -87,7 +89,7 @@ template <bool by_parity> class RoundedDown {
       part_sum<nv>(x, g * L + half_length, L - half_length, odd, e_odd);
       for (int v = 0; v < nv; ++v) {  // units of 2^(e - F) of the larger e; shifting rounds down
         vi most = max(e[v], e_odd[v]);
-        sum[v] = shift_right(sum[v], most - e[v]) + shift_right(odd[v], most - e_odd[v]);
+        sum[v] = (vi)((vu)shift_right(sum[v], most - e[v]) + (vu)shift_right(odd[v], most - e_odd[v]));
         e[v] = most;
       }
     } else {
@@ -109,7 +111,12 @@ template <bool by_parity> class RoundedDown {
         return;
       }
     }
-    unroll<nv>([&](auto v) __attribute__((always_inline)) { c[v] = join(sum[v], e[v], c[v]); });
+    vi high{};
+    for (int v = 0; v < nv; ++v) high |= (vi)(joint_exponent(c[v], e[v]) > highest);
+    if (joins_in_int32_ && !any(high))
+      unroll<nv>([&](auto v) __attribute__((always_inline)) { c[v] = join_in_int32(sum[v], e[v], c[v]); });
+    else
+      unroll<nv>([&](auto v) __attribute__((always_inline)) { c[v] = join(sum[v], e[v], c[v]); });
   }
   template <int nv> BITMMA_INLINE void part_sum(const Strip& x, i64 p, i64 n, vi sum[nv], vi e[nv]) const {
     alignas(64) u8 near[columns];
@@ -117,7 +124,7 @@ template <bool by_parity> class RoundedDown {
     vf scale[nv];
     for (int v = 0; v < nv; ++v) {
       vi d = widen(near + v * W);
-      e[v] = d == 255 ? splat(none) : load<vi>(x.top + v * W) - d;
+      e[v] = d == 255 ? splat(none) : top_of(x, v) - d;
       scale[v] = bits<vf>(min(d + (F_ + 127), splat(254)) << 23);
       sum[v] = vi{};
     }
@@ -152,13 +159,39 @@ template <bool by_parity> class RoundedDown {
     return bitmma::BITMMA_ISA::join(out[0], out[1]);
   }
 
+  // The same for F = 24 and F2 = 31, as the catalogue's are, in int32 and float: fewer than 32 products,
+  // each below 2^26, and c, below 2^25, fit. In units of 2^(E - 24),
+  // step 3 gives a whole number n and a fraction of eight bits, both floors: n * 256 + fraction is v.
+  // Step 4 leaves 32 bits of it: of the fraction it clears as many as |v| has above 32 (above 24, |n|;
+  // of a negative n, |n| - 1, as v is n and something). The rest is the sum of two floats, n's upper 24
+  // bits and what is below, added with one rounding.
+  BITMMA_INLINE vf join_in_int32(vi sum, vi e, vf c) const {
+    vi e_c = c_exponent(c), E = max(max(e, e_c), splat(F2_ + 1 - 126));  // it is lower only where all is 0
+    if constexpr (by_parity) {
+      vi drop = (vi)(e_c < E - (F_ + 1)) & (vi)(e_c != 128);  // never an Inf or NaN
+      c = bits<vf>(~drop & bits<vi>(c));
+    }
+    // Down by E - e: by what is above 31 first, which is floor's floor.
+    vi by = E - e, most = min(by, splat(31));
+    sum = shift_right(sum, by - most);
+    vu fraction = shift_left((vu)sum, 32 - most) >> 24;
+    // c is scaled up, E being 24 or less: exactly, subnormal or not.
+    vi n = (vi)((vu)shift_right(sum, most) + (vu)round_down(c * bits<vf>((127 + 24 - E) << 23)));
+    vu above = (vu)(n ^ (n >> 31)) >> 24;
+    above |= above >> 1, above |= above >> 2, above |= above >> 4;
+    fraction &= ~above;
+    vf upper = to_float(n & ~255), lower = to_float((vi)(((vu)n & 255) << 8 | fraction));
+    return multiply_add(lower, splat(0x1p-8f), upper) * bits<vf>((E + (127 - 24)) << 23);
+  }
+  static constexpr i32 highest = 24;
+
   void narrow_sums(const Strip& x, i64 p, i64 n, Sums& out) const {
     alignas(64) u8 near[columns];
     store(near, nearest(x.a4 + p, x.b1 + p * columns, n));
     vf scale[NV];
     for (int v = 0; v < NV; ++v) {
       vi d = widen(near + v * W), empty = (vi)(d == 255);
-      store(out.e + v * W, (empty & none) | (~empty & (load<vi>(x.top + v * W) - d)));
+      store(out.e + v * W, (empty & none) | (~empty & (top_of(x, v) - d)));
       scale[v] = power(min(d + F_, splat(127)));
     }
     const float *a = x.a + p, *b = x.b + p * columns;
@@ -250,7 +283,8 @@ template <bool by_parity> class RoundedDown {
 
   i64 L_;
   int F_, F2_, c_lowest_;
-  i64 sub_;
+  i64 sub_;  // products of which the sum fits int32
+  bool int32_, joins_in_int32_;
 };
 
 // d is f32 by RNE; F2 and F so near that units fit together; sums below 2^53 after step 2.
@@ -260,9 +294,8 @@ inline bool rounded_down_holds(const Spec& s) {
 }
 
 inline void run_rounded_down(const Job& job, Again again) {
-  bool wide = !fits_int32(*job.spec);
-  if (job.spec->family == Family::gtr) each<Walk<RoundedDown<true>>>(again, job, wide);
-  else each<Walk<RoundedDown<false>>>(again, job, wide);
+  if (job.spec->family == Family::gtr) each<Walk<RoundedDown<true>>>(again, job);
+  else each<Walk<RoundedDown<false>>>(again, job);
 }
 
 }  // namespace bitmma::BITMMA_ISA

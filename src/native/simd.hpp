@@ -3,7 +3,9 @@
 #pragma once
 #include <cmath>
 #include <cstring>
+#include <new>
 #include <utility>
+#include <vector>
 
 #include "spec.hpp"
 
@@ -35,6 +37,17 @@ typedef short vs __attribute__((vector_size(4 * W)));  // int16, half a tile row
 typedef float hf __attribute__((vector_size(2 * W)));
 typedef i32 hi __attribute__((vector_size(2 * W)));
 constexpr int D = W / 2;  // doubles of a vector
+
+// What vectors are read from starts at a line of memory: a vector of 64 bytes across two costs twice.
+template <class T> struct Lines {
+  using value_type = T;
+  Lines() = default;
+  template <class U> Lines(const Lines<U>&) {}
+  T* allocate(std::size_t n) { return static_cast<T*>(::operator new(n * sizeof(T), std::align_val_t(64))); }
+  void deallocate(T* p, std::size_t) { ::operator delete(p, std::align_val_t(64)); }
+  bool operator==(const Lines&) const { return true; }
+};
+template <class T> using Array = std::vector<T, Lines<T>>;
 
 template <class V, class T> BITMMA_INLINE V load(const T* p) { V v; std::memcpy(&v, p, sizeof v); return v; }
 template <class V, class T> BITMMA_INLINE void store(T* p, V v) { std::memcpy(p, &v, sizeof v); }
@@ -113,6 +126,24 @@ BITMMA_INLINE vb add_saturating(vb a, vb b) {
   return sum | (vb)(sum < a);
 #endif
 }
+BITMMA_INLINE vb maxu(vb a, vb b) {
+#if defined(__AVX512BW__)
+  return (vb)_mm512_max_epu8((__m512i)a, (__m512i)b);
+#elif defined(__AVX2__)
+  return (vb)_mm256_max_epu8((__m256i)a, (__m256i)b);
+#else
+  return a > b ? a : b;
+#endif
+}
+BITMMA_INLINE vb subtract_saturating(vb a, vb b) {
+#if defined(__AVX512BW__)
+  return (vb)_mm512_subs_epu8((__m512i)a, (__m512i)b);
+#elif defined(__AVX2__)
+  return (vb)_mm256_subs_epu8((__m256i)a, (__m256i)b);
+#else
+  return (a - b) & (vb)(a > b);
+#endif
+}
 // Logical right shift lane by lane; counts of 32 and more (read as unsigned) give 0.
 BITMMA_INLINE vu shift_right(vu a, vi count) {
 #if defined(__AVX512F__)
@@ -122,6 +153,18 @@ BITMMA_INLINE vu shift_right(vu a, vi count) {
 #else
   vu r;
   for (int i = 0; i < W; ++i) r[i] = u32(count[i]) < 32 ? a[i] >> count[i] : 0;
+  return r;
+#endif
+}
+// Left shift lane by lane; counts of 32 and more (read as unsigned) give 0.
+BITMMA_INLINE vu shift_left(vu a, vi count) {
+#if defined(__AVX512F__)
+  return (vu)_mm512_sllv_epi32((__m512i)a, (__m512i)count);
+#elif defined(__AVX2__)
+  return (vu)_mm256_sllv_epi32((__m256i)a, (__m256i)count);
+#else
+  vu r;
+  for (int i = 0; i < W; ++i) r[i] = u32(count[i]) < 32 ? a[i] << count[i] : 0;
   return r;
 #endif
 }
@@ -207,6 +250,17 @@ template <class T> BITMMA_INLINE vu widen_codes(const u8* p) {
   }
   return r;
 }
+BITMMA_INLINE vi widen(const short* p) {  // W int16
+#if defined(__AVX512F__)
+  return (vi)_mm512_cvtepi16_epi32(_mm256_loadu_si256((const __m256i*)p));
+#elif defined(__AVX2__)
+  return (vi)_mm256_cvtepi16_epi32(_mm_loadu_si128((const __m128i*)p));
+#else
+  vi r;
+  for (int i = 0; i < W; ++i) r[i] = p[i];
+  return r;
+#endif
+}
 #if defined(__F16C__)
 #define BITMMA_HALF_CONVERSION
 // 2W codes of T, zero-extended to 16 bits.
@@ -226,11 +280,19 @@ BITMMA_INLINE vf from_half(vw x, int h) {
   return (vf)_mm256_cvtph_ps(h ? _mm256_extracti128_si256((__m256i)x, 1) : _mm256_castsi256_si128((__m256i)x));
 #endif
 }
-BITMMA_INLINE vf from_half(const u8* p) {  // W codes in memory
+// W f16 codes in memory as floats, and back: of floats that are halves, or NaNs, whose highest bits stay.
+BITMMA_INLINE vf from_half(const u8* p) {
 #if defined(__AVX512F__)
   return (vf)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p));
 #else
   return (vf)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p));
+#endif
+}
+BITMMA_INLINE void store_half(u8* p, vf x) {
+#if defined(__AVX512F__)
+  _mm256_storeu_si256((__m256i*)p, _mm512_cvtps_ph((__m512)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+#else
+  _mm_storeu_si128((__m128i*)p, _mm256_cvtps_ph((__m256)x, _MM_FROUND_TO_NEAREST_INT));
 #endif
 }
 BITMMA_INLINE void store_bytes(u8* p, vw x) {  // of lanes 0..255
@@ -273,6 +335,16 @@ BITMMA_INLINE void store_shorts(short* p, vi x) {
 }
 // Toward zero whatever the rounding mode; callers keep |x| < 2^31.
 BITMMA_INLINE vi truncate(vf x) { return __builtin_convertvector(x, vi); }
+BITMMA_INLINE vi round_down(vf x) {
+#if defined(__AVX512F__)
+  return (vi)_mm512_cvt_roundps_epi32((__m512)x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+#elif defined(__AVX2__)
+  return (vi)_mm256_cvttps_epi32(_mm256_floor_ps((__m256)x));
+#else
+  vi n = truncate(x);
+  return (vi)((vu)n + (vu)(__builtin_convertvector(n, vf) > x));
+#endif
+}
 BITMMA_INLINE vf to_float(vi x) { return __builtin_convertvector(x, vf); }  // by the rounding mode
 
 BITMMA_INLINE vd truncate(vd x) {
@@ -313,7 +385,17 @@ BITMMA_INLINE hf to_float(vd x) { return __builtin_convertvector(x, hf); }
 #endif
 // A double of exponent field x.
 BITMMA_INLINE vd from_field(hi x) { return bits<vd>(to_long(x) << 52); }
-BITMMA_INLINE vd multiply_add(vd a, vd b, vd c) {  // one rounding or two: where it is used all is exact
+// One rounding or two: products are exact wherever these are used.
+BITMMA_INLINE vf multiply_add(vf a, vf b, vf c) {
+#if defined(__AVX512F__)
+  return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__AVX2__)
+  return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+  return a * b + c;
+#endif
+}
+BITMMA_INLINE vd multiply_add(vd a, vd b, vd c) {
 #if defined(__AVX512F__)
   return (vd)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c);
 #elif defined(__AVX2__)

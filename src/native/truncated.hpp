@@ -13,54 +13,109 @@ template <Rho rho> class Truncated {
   static constexpr bool products_may_overflow = false;
 
   explicit Truncated(const Spec& s)
-      : L_(s.L), F_(s.F), e_zero_(std::max(s.e_zero, -900)),
+      : L_(s.L), F_(s.F), e_zero_(std::max(s.e_zero, -600)),
         c_lowest_(s.c.width == 16 ? -14 : -126), d_lowest_(s.d.width == 16 ? -14 : -126),
-        mask_(i32(~0u << (23 - std::min(s.mantissa_bits, 23)))),
-        sub_(std::min(s.L, s.F >= 29 ? 1 : 1 << std::min(29 - s.F, 12))) {
+        mask_(i32(~0u << (23 - std::min(s.mantissa_bits, 23)))) {
     if (rho == Rho::nearest_half || s.mode != Mode::rz) mask_ = -1;
     if (s.family == Family::lowered) restart_ = s.group / s.L;
-    // Zeros' distance of 255 puts them below e_zero, and so below any c, if tops are low enough.
-    careful_ = s.block || !narrow_range(s.a) || !narrow_range(s.b) ||
-               s.a.max_exponent() + s.b.max_exponent() - 255 >= std::min(s.e_zero, -150);
-    k_.mantissa = splat(0x7FFFFF), k_.hidden = splat(0x800000), k_.bias = splat(127);
-    k_.e_zero = splat(e_zero_), k_.mask = splat(mask_);
-    k_.up = splat(std::max(F_ - 23, 0)), k_.down = splat(127 + std::max(23 - F_, 0));
-    k_.unit = splat(127 - F_), k_.highest = splat(95 + F_);
+    // How many products of the largest significands fit int32 beside c.
+    const double largest = (2 - std::ldexp(1.0, -s.a.mantissa_bits)) * (2 - std::ldexp(1.0, -s.b.mantissa_bits));
+    sub_ = std::min<i64>(s.L, i64((std::ldexp(1.0, 31 - s.F) - 2) / largest));
+    holds_narrow_ = fits_int32(s) && sub_ >= 1 && s.e_zero <= d_lowest_;
+    k_.origin = vb{} + u8(127), k_.lowest = vb{} + u8(F_ + 1);
+    k_.infinity = splat(0x7F800000), k_.hidden = vu{} + 0x800000u, k_.mask = splat(mask_);
+    k_.scale = vu{} + (u32(254 + F_) << 23), k_.unit = splat(F_ << 23);
   }
 
-  // `careful`: distances do not all fit under 2^-e_zero, or scales move them about.
-  template <int nv> void narrow(const Strip& x, vf c[nv]) const {
-    if (careful_) narrow_by_length<nv, true>(x, c);
-    else narrow_by_length<nv, false>(x, c);
+  bool always_wide() const { return !holds_narrow_; }
+
+  // One strip, if it fits float32 and int32 arithmetic; else c stays as it is and the answer is false.
+  // Exponents count from `top` here: with values so scaled, products lie below 4 and c, scaled alike,
+  // keeps its bits (`fits`), so nothing overflows or is subnormal.
+  template <int nv> bool narrow(const Strip& x, vf c[nv]) const {
+    return holds_narrow_ && fits<nv>(x, c) && by_length<nv>(x, c);
   }
   void wide(const Strip& x, vf c[NV]) const {
     chain<NV>(x, c, [&](i64 g, vf* t) { wide_group(x, g, g == 0 && x.c_is_new ? c_lowest_ : d_lowest_, t); });
   }
-  // A first c of another format than d has other subnormals: the float64 kernel knows.
-  bool wants_wide(bool c_is_new) const { return c_is_new && c_lowest_ != d_lowest_; }
 
  private:
-  template <int nv, bool careful> void narrow_by_length(const Strip& x, vf c[nv]) const {
-    const bool whole = sub_ >= L_;
-    if (L_ == 4 && whole) return narrow_chain<nv, 4, 4, careful>(x, c);
-    if (L_ == 8 && whole) return narrow_chain<nv, 8, 8, careful>(x, c);
-    if (L_ == 16 && whole) return narrow_chain<nv, 16, 16, careful>(x, c);
-    if (L_ == 32 && whole) return narrow_chain<nv, 32, 32, careful>(x, c);
-    if (L_ == 32 && sub_ == 16) return narrow_chain<nv, 32, 16, careful>(x, c);
-    narrow_chain<nv, 0, 0, careful>(x, c);
+  // What a group's exponents count from: 2^top and its inverse; for f16, the lowest exponent of a c and
+  // that of a zero c (no lower than units are floats: no product is, either), as float's exponent fields
+  // (in place), and what makes of a field that of a unit.
+  template <int nv> struct Frame { vf up[nv], down[nv]; vi least[nv], e_zero[nv], unit[nv]; };
+  template <int nv> BITMMA_INLINE Frame<nv> frame(const Strip& x, i64 g) const {
+    Frame<nv> f;
+    for (int v = 0; v < nv; ++v) {
+      vi top = top_of(x, v);
+      if (x.col_scale) top += load<vi>(x.col_scale + g * columns + v * W) + x.row_scale[g];
+      f.up[v] = power(top), f.down[v] = power(-top);
+      f.least[v] = (127 + d_lowest_ - top) << 23, f.e_zero[v] = max(std::max(127 + e_zero_, F_ + 1) - top, vi{}) << 23;
+      f.unit[v] = (top - F_) << 23;
+    }
+    return f;
   }
-  template <int nv, int L0, int sub, bool careful> void narrow_chain(const Strip& x, vf c[nv]) const {
-    Reach<nv> r;
-    if (!x.col_scale) r = reach<nv>(x, 0);
-    chain<nv>(x, c, [&](i64 g, vf* t) {
-      if (careful && x.col_scale) r = reach<nv>(x, g);
-      group<nv, L0, sub, careful>(x, g, r, t);
-    });
+
+  // Whether a strip fits, such that
+  // - no product's exponent is below e_zero (then a zero c decides nothing) nor so low that units,
+  //   2^(e_max - F), or results were subnormal;
+  // - 2^top and its inverse are floats, and products' sums (below 4 n 2^top) and c do not overflow;
+  // - c is 0 or a normal float, before and after scaling, that e_max may stand for: with nothing but
+  //   zeros to add it is to come back. So is what groups return, being a multiple of their units.
+  template <int nv> bool fits(const Strip& x, const vf c[nv]) const {
+    const i32 lowest = rho == Rho::single ? std::max(e_zero_, F_ - 126) : F_ - 126;
+    if (x.low < lowest || x.low - x.most < F_ - 126 || x.least < -100 || x.most > 100) return false;
+    if (restart_) return true;
+    const i32 first = x.c_is_new && c_lowest_ != d_lowest_ ? 127 - 14 : 1;
+    const vi floor = splat(std::max(x.most + F_ + 2, first) << 23);
+    const vi ceiling = splat((rho == Rho::nearest_half ? 127 + 16 : std::min(x.least, 0) + 127 + 100) << 23);
+    vi bad{};
+    for (int v = 0; v < nv; ++v) {
+      vi size = bits<vi>(c[v]) & 0x7FFFFFFF;
+      bad |= ((vi)(size != 0) & (vi)(size < floor)) | (vi)(size >= ceiling);
+    }
+    return !any(bad);
+  }
+
+  template <int nv> bool by_length(const Strip& x, vf c[nv]) const {
+    const bool whole = sub_ >= L_;
+    if (L_ == 4 && whole) return narrow_chain<nv, 4, 4>(x, c);
+    if (L_ == 8 && whole) return narrow_chain<nv, 8, 8>(x, c);
+    if (L_ == 16 && whole) return narrow_chain<nv, 16, 16>(x, c);
+    if (L_ == 32 && whole) return narrow_chain<nv, 32, 32>(x, c);
+    if (L_ == 16 && sub_ >= 8) return narrow_chain<nv, 16, 8>(x, c);
+    if (L_ == 32 && sub_ >= 16) return narrow_chain<nv, 32, 16>(x, c);
+    return narrow_chain<nv, 0, 0>(x, c);
+  }
+  template <int nv, int L0, int sub> bool narrow_chain(const Strip& x, vf c[nv]) const {
+    vi overflow{};
+    vf result[nv];
+    for (int v = 0; v < nv; ++v) result[v] = c[v];
+    Frame<nv> f = frame<nv>(x, 0);
+    auto group = [&](i64 g, vf* t) __attribute__((always_inline)) {
+      narrow_group<nv, L0, sub>(x, g, f, t, overflow);
+    };
+    if (x.col_scale) {
+      chain<nv>(x, result, [&](i64 g, vf* t) __attribute__((always_inline)) {
+        f = frame<nv>(x, g);
+        for (int v = 0; v < nv; ++v) t[v] *= f.down[v];
+        group(g, t);
+        for (int v = 0; v < nv; ++v) t[v] *= f.up[v];
+      });
+    } else {
+      for (int v = 0; !restart_ && v < nv; ++v) result[v] *= f.down[v];
+      chain<nv>(x, result, group, f.up);
+      for (int v = 0; !restart_ && v < nv; ++v) result[v] *= f.up[v];
+    }
+    if (any(overflow)) return false;
+    for (int v = 0; v < nv; ++v) c[v] = result[v];
+    return true;
   }
 
   // The groups of a strip in a chain from c; or, Lowered, from +0 every restart_ groups, each chain's
-  // result then added to c by an IEEE addition.
-  template <int nv, class Group> BITMMA_INLINE void chain(const Strip& x, vf c[nv], Group group) const {
+  // result, times `up` if given, then added to c by an IEEE addition.
+  template <int nv, class Group>
+  BITMMA_INLINE void chain(const Strip& x, vf c[nv], Group group, const vf* up = nullptr) const {
     if (!restart_) {
       vf t[nv];  // a copy of its own stays in registers
       for (int v = 0; v < nv; ++v) t[v] = c[v];
@@ -71,6 +126,7 @@ template <Rho rho> class Truncated {
     for (i64 g = 0; g < x.groups; g += restart_) {
       vf t[nv] = {};
       for (i64 i = g; i < g + restart_; ++i) group(i, t);
+      for (int v = 0; up && v < nv; ++v) t[v] *= up[v];
       add_nearest<nv>(c, t);
     }
   }
@@ -100,125 +156,53 @@ template <Rho rho> class Truncated {
 #endif
   }
 
-  // What follows from where the distances of a group start: `off`, the exponent of distance 0; the
-  // lowest e_max that group() can do, such that 2^(off + F - e_max) is a float and 2^(e_max - F) a
-  // normal one; and off + F as a float's exponent field.
-  template <int nv> struct Reach { vi off[nv], lowest[nv], field[nv]; };
-  template <int nv> BITMMA_INLINE Reach<nv> reach(const Strip& x, i64 g) const {
-    Reach<nv> r;
+  // e_max of a group, in place of a float's exponent field: the float 2^e_max. All products zero give
+  // the lowest one. Constants come from memory (k_): compilers would rather compute them in the loop,
+  // where every operation counts.
+  template <int nv>
+  BITMMA_INLINE void exponents(const Strip& x, i64 g, i64 L, const Frame<nv>& f, const vf t[nv], vi e[nv], vi& overflow) const {
+    alignas(64) u8 field[columns];
+    store(field, maxu(subtract_saturating(k_.origin, nearest(x.a4 + g * L, x.b1 + g * L * columns, L)), k_.lowest));
     for (int v = 0; v < nv; ++v) {
-      vi off = load<vi>(x.top + v * W);
-      if (x.col_scale) off += load<vi>(x.col_scale + g * columns + v * W) + x.row_scale[g];
-      r.off[v] = off;
-      r.lowest[v] = max(off + (F_ - 127), splat(F_ - 126));
-      r.field[v] = off + (F_ + 127);
+      e[v] = max(widen(field + v * W) << 23, bits<vi>(t[v]) & k_.infinity);
+      if constexpr (rho == Rho::nearest_half) {
+        e[v] = max(e[v], t[v] == 0.0f ? f.e_zero[v] : f.least[v]);
+        overflow |= (vi)((vu)e[v] + k_.hidden);  // the sign, if t is an Inf by now
+      }
     }
-    return r;
   }
 
-  // One fused group in units of 2^(e_max - F), in int32. A product is below 4 * 2^F, so 2^(29-F) of
-  // them cannot overflow; further additions are watched. Lanes that overflowed, or whose e_max is so
-  // low or so high that a float's exponent could not follow, are mended afterwards: also those whose c
-  // is subnormal (taken for zero here; above the lowest e_max it is cut to zero anyway), Inf or NaN.
-  // Constants come from memory (k_): compilers would rather compute them in the loop, where every
-  // operation counts.
-  template <int nv, int L0, int sub0, bool careful>
-  BITMMA_INLINE void group(const Strip& x, i64 g, const Reach<nv>& reach, vf t[nv]) const {
+  // One fused group in units of 2^(e_max - F), in int32: c and `sub` products cannot overflow, further
+  // additions are watched.
+  template <int nv, int L0, int sub0>
+  BITMMA_INLINE void narrow_group(const Strip& x, i64 g, const Frame<nv>& f, vf t[nv], vi& overflow) const {
     const i64 L = L0 ? L0 : L_, sub = sub0 ? sub0 : sub_;
     const float *a = x.a + g * L, *b = x.b + g * L * columns;
-    alignas(64) u8 near[columns];
-    store(near, nearest(x.a4 + g * L, x.b1 + g * L * columns, L));
-    vi e_max[nv];
+    vi e[nv], sum[nv];
     vf scale[nv];
+    exponents<nv>(x, g, L, f, t, e, overflow);
     for (int v = 0; v < nv; ++v) {
-      vi d = widen(near + v * W), e = reach.off[v] - d;
-      if (careful) e = d == 255 ? splat(-4096) : e;
-      e_max[v] = max(max(e, c_exponent(t[v])), reach.lowest[v]);
-      vi s = reach.field[v] - e_max[v];
-      if (careful) s = max(s, splat(1));  // far below: everything is cut to zero
-      scale[v] = bits<vf>(s << 23);
+      scale[v] = bits<vf>(k_.scale - (vu)e[v]);  // above 2^31 for a large F
+      sum[v] = truncate(t[v] * scale[v]);
     }
-    vi sum[nv] = {}, overflow[nv] = {};
     cut_sum<nv>(a, b, std::min(sub, L), scale, sum);
     for (i64 p = sub; p < L; p += sub) {
       vi part[nv] = {};
       cut_sum<nv>(a + p, b + p * columns, std::min(sub, L - p), scale, part);
-      for (int v = 0; v < nv; ++v) add_watched(sum[v], part[v], overflow[v]);
+      for (int v = 0; v < nv; ++v) {
+        vi s = (vi)((vu)sum[v] + (vu)part[v]);
+        overflow |= (sum[v] ^ s) & (part[v] ^ s);
+        sum[v] = s;
+      }
     }
     for (int v = 0; v < nv; ++v) {
-      // c cut toward zero: its 24 bits shifted up to F places, then down by what e_max is above it.
-      vu w = bits<vu>(t[v]);
-      vi field = c_field(t[v]);
-      vu m = ((w & (vu)k_.mantissa) | (vu)k_.hidden) << (vu)k_.up;
-      m = field == 0 ? vu{} : m;
-      vi cut = (vi)shift_right(m, e_max[v] + k_.down - field);
-      cut = (vi)w < 0 ? -cut : cut;
-      add_watched(sum[v], cut, overflow[v]);
-      vf r = convert(sum[v], bits<vf>((e_max[v] + k_.unit) << 23));
-      vi odd = e_max[v] <= reach.lowest[v] ? splat(-1) : overflow[v];
-      odd = e_max[v] > k_.highest ? splat(-1) : odd;
-      t[v] = any(odd) ? mend(x, g, v, t[v], odd, r) : r;
-    }
-  }
-  BITMMA_INLINE static vi c_field(vf c) { return (vi)((bits<vu>(c) << 1) >> 24); }
-  BITMMA_INLINE vi c_exponent(vf c) const {
-    vi field = c_field(c), e = field - k_.bias;
-    if (rho == Rho::nearest_half) e = max(e, splat(-14));  // a subnormal half is a normal float
-    return field == 0 ? k_.e_zero : e;
-  }
-  BITMMA_INLINE static void add_watched(vi& sum, vi term, vi& overflow) {
-    vi s = (vi)((vu)sum + (vu)term);
-    overflow |= (sum ^ s) & (term ^ s);
-    sum = s;
-  }
-  // rho(n * unit). Converting n to float is the only rounding: the unit keeps it a normal number.
-  BITMMA_INLINE vf convert(vi n, vf unit) const {
-    vf f = to_float(n);
-    if constexpr (rho == Rho::single) {
-      return bits<vf>(bits<vi>(f * unit) & k_.mask);
-    } else {
-      vi odd = truncate(f) != n ? splat(1) : vi{};  // rounding to odd keeps what was lost alive
-      return round_to_half(bits<vf>(bits<vi>(f) | odd) * unit) + vf{};
-    }
-  }
-  // The lanes `odd` again: a special c is the result, all zeros give +0, the rest goes to float64.
-  __attribute__((noinline)) vf mend(const Strip& x, i64 g, int v, vf c, vi odd, vf r) const {
-    vi field = c_field(c);
-    r = field == 255 ? c : r;
-    alignas(64) u8 near[columns];
-    store(near, nearest(x.a4 + g * L_, x.b1 + g * L_ * columns, L_));
-    vi nothing = (vi)(widen(near + v * W) == 255) & (vi)((bits<vu>(c) << 1) == 0);
-    r = nothing ? vf{} : r;
-    odd = odd & ~nothing & (vi)(field != 255);
-    if (!any(odd)) return r;
-    vi d = widen(near + v * W), e = d == 255 ? splat(-4096) : reach<NV>(x, g).off[v] - d;
-    return again(x, g, v, max(e, c_term(c, d_lowest_, e_zero_).exponent), c, odd, r);
-  }
-
-  // The lanes `which` of vector v in float64.
-  __attribute__((noinline)) vf again(const Strip& x, i64 g, int v, vi e_max, vf c, vi which, vf r) const {
-    i64 L = L_;
-    const float *a = x.a + g * L, *b = x.b + g * L * columns + v * W;
-    vi off = reach<NV>(x, g).off[v];
-    for (int l = 0; l < W; ++l) {
-      if (which[l] >= 0) continue;
-      int e = std::max(e_max[l], -900);
-      double sum = 0, up = std::ldexp(1.0, std::clamp(off[l] - e + F_, -1000, 1000));
-      for (i64 p = 0; p < L; ++p) sum += std::trunc(double(a[p]) * double(b[p * columns + l]) * up);
-      sum += std::trunc(std::ldexp(double(c[l]), F_ - e));
-      r[l] = convert(std::ldexp(sum, e - F_));
-    }
-    return r;
-  }
-  float convert(double x) const {
-    if constexpr (rho == Rho::single) {
-      if (std::fabs(x) >= 0x1p128) return std::copysign(INFINITY, float(x));
-      float f = bits<float>(bits<i32>(float(x)) & mask_);
-      return f == 0 ? 0.0f : f;
-    } else {
-      float f = float(x);
-      if (double(f) != x) f = bits<float>(bits<i32>(f) | 1);
-      return round_to_half(splat(f))[0] + 0.0f;
+      vf r = to_float(sum[v]);  // for f32, the only rounding
+      if constexpr (rho == Rho::single) {
+        t[v] = bits<vf>(bits<vi>(r * bits<vf>(e[v] - k_.unit)) & k_.mask);
+      } else {
+        vi odd = truncate(r) != sum[v] ? splat(1) : vi{};  // rounding to odd keeps what was lost alive
+        t[v] = (round_to_half(bits<vf>(bits<vi>(r) | odd) * bits<vf>((vu)e[v] + (vu)f.unit[v])) + vf{}) * f.down[v];
+      }
     }
   }
 
@@ -226,28 +210,25 @@ template <Rho rho> class Truncated {
   void wide_group(const Strip& x, i64 g, i32 lowest, vf t[NV]) const {
     alignas(64) short e16[columns];
     wide_exponent(x.ae_wide + g * L_, x.be_wide + g * L_ * columns, L_, e16);
-    alignas(64) i32 e_max[columns], shift[columns];
+    alignas(64) i32 e_max[columns], by[columns];
     alignas(64) float c[columns];
     for (int v = 0; v < NV; ++v) {
-      vi e;
-      for (int l = 0; l < W; ++l) e[l] = e16[v * W + l];
-      vi scales{};
+      vi e = widen(e16 + v * W), scales{};
       if (x.col_scale) scales = load<vi>(x.col_scale + g * columns + v * W) + x.row_scale[g];
-      vi none = (vi)(e < -4096);
-      e = (none & -4096) | (~none & (e + scales));
-      e = max(e, c_term(t[v], lowest, e_zero_).exponent);
-      e = max(e, splat(-900));
-      store(e_max + v * W, e);
-      store(shift + v * W, min(max(scales - e + F_, splat(-1000)), splat(1000)));
+      e = e < -4096 ? splat(-4096) : e + scales;
+      store(e_max + v * W, max(e, c_term(t[v], lowest, e_zero_).exponent));
+      store(by + v * W, scales);
       store(c + v * W, t[v]);
     }
-    vd up[halves], sum[halves] = {};
-    for (int h = 0; h < halves; ++h) up[h] = power(to_long(load<hi>(shift + h * D)));
-    wide_sum(x.a_wide + g * L_, x.b_wide + g * L_ * columns, L_, up, sum);
+    vd up[halves], sum[halves];
     for (int h = 0; h < halves; ++h) {
       vl e = to_long(load<hi>(e_max + h * D));
-      vd term = truncate(to_double(load<hf>(c + h * D)) * power(splat64(F_) - e));
-      sum[h] = (sum[h] + term) * power(e - splat64(F_));
+      up[h] = power(to_long(load<hi>(by + h * D)) - e + i64(F_));
+      sum[h] = truncate(to_double(load<hf>(c + h * D)) * power(splat64(F_) - e));
+    }
+    wide_sum(x.a_wide + g * L_, x.b_wide + g * L_ * columns, L_, up, sum);
+    for (int h = 0; h < halves; ++h) sum[h] *= power(to_long(load<hi>(e_max + h * D)) - i64(F_));
+    for (int h = 0; h < halves; ++h) {
       vd size = bits<vd>(bits<vl>(sum[h]) & i64(0x7FFFFFFFFFFFFFFF));
       hf f = to_float(sum[h]);
       if constexpr (rho == Rho::single) {
@@ -272,8 +253,8 @@ template <Rho rho> class Truncated {
   int L_, F_, e_zero_, c_lowest_, d_lowest_;
   i32 mask_;
   i64 sub_, restart_ = 0;
-  bool careful_;
-  struct { vi mantissa, hidden, bias, e_zero, mask, up, down, unit, highest; } k_;
+  bool holds_narrow_;
+  struct { vb origin, lowest; vu hidden, scale; vi infinity, mask, unit; } k_;
 };
 
 inline bool truncated_holds(const Spec& s) {
@@ -292,11 +273,8 @@ inline bool truncated_holds(const Spec& s) {
 }
 
 inline void run_truncated(const Job& job, Again again) {
-  // group() takes a subnormal f32 c for zero, which needs e_zero to lie below them.
-  const Spec& s = *job.spec;
-  bool wide = !fits_int32(s) || (s.d.width == 32 && s.e_zero > -127);
-  if (s.d.width == 16) each<Walk<Truncated<Rho::nearest_half>>>(again, job, wide);
-  else each<Walk<Truncated<Rho::single>>>(again, job, wide);
+  if (job.spec->d.width == 16) each<Walk<Truncated<Rho::nearest_half>>>(again, job);
+  else each<Walk<Truncated<Rho::single>>>(again, job);
 }
 
 }  // namespace bitmma::BITMMA_ISA

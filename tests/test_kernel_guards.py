@@ -1,0 +1,397 @@
+"""Vector kernels on both sides of what they ask of operands, against the exact evaluator.
+
+A kernel takes a faster way where exponents leave it room: `fits` in truncated.hpp, `plain_span` in
+grouped.hpp, `highest` and the lowest joint exponent in rounded_down.hpp. Margins here say by how
+much a product keeps each of these conditions. Operands are drawn so that one margin is 0 (just
+kept) or -1 (just not), all others being kept: both must occur for every condition.
+"""
+
+import collections
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bitmma import _native, formats
+from bitmma.engine import cpu
+from bitmma.models import (
+    GSTFDPA,
+    GTRFDPA,
+    RNE_FP16,
+    RNE_FP32,
+    RZ_E8M13,
+    RZ_FP32,
+    STFDPA,
+    TFDPA,
+    TRFDPA,
+    Lowered,
+    Model,
+)
+
+Rng = np.random.Generator
+Codes = np.ndarray[Any, Any]
+FEW, MANY = 16, 67  # columns: one narrow panel; whole panels of every build and a rest
+
+
+# --- operands -------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Draw:
+    """A unit, and the lowest and highest exponents of the numbers that it gets."""
+
+    model: Model
+    format: str
+    c_format: str
+    a: tuple[int, int]
+    b: tuple[int, int]
+    c: tuple[int, int]
+    scale_a: tuple[int, int] = (0, 0)
+    scale_b: tuple[int, int] = (0, 0)
+    scale: str | None = None
+
+    @property
+    def k(self) -> int:
+        return 2 * self.model.group
+
+    @property
+    def block(self) -> int | None:
+        if not self.scale:
+            return None
+        return self.model.G if isinstance(self.model, GSTFDPA) else self.model.group
+
+    @property
+    def spec(self) -> Codes:
+        spec = cpu._spec(
+            self.model, self.format, self.format, self.c_format, self.k, self.scale, self.block
+        )
+        assert spec is not None
+        return spec
+
+
+def codes(rng: Rng, format: str, shape: tuple[int, int], span: tuple[int, int]) -> Codes:
+    """Normal numbers and zeros with exponents in `span`, its ends among every line's first two."""
+    fmt = formats.get(format)
+    e = rng.integers(span[0], span[1] + 1, shape)
+    e[:, ::16], e[:, 1::16] = span
+    field = e + fmt.bias
+    mantissa = rng.integers(0, 1 << fmt.mantissa_bits, shape)
+    ones = rng.random() < 0.3
+    mantissa[rng.random(shape) < (0.9 if ones else 0.1)] = (1 << fmt.mantissa_bits) - 1
+    word = field << fmt.mantissa_bits | mantissa
+    if fmt.signed and not ones:
+        word |= rng.integers(0, 2, shape) << (fmt.mantissa_bits + fmt.exponent_bits)
+    if fmt.signed:
+        some = rng.random(shape) < 0.1
+        some[:, ::16] = some[:, 1::16] = False
+        word[some] = 0
+    return (word << fmt.dropped_bits).astype(fmt.code_dtype)
+
+
+def drawable(x: Draw) -> bool:
+    """Whether all of these are finite normal numbers."""
+    lines = [(x.format, x.a), (x.format, x.b), (x.c_format, x.c)]
+    if x.scale:
+        lines += [(x.scale, x.scale_a), (x.scale, x.scale_b)]
+    for name, (low, top) in lines:
+        fmt = formats.get(name)
+        last = (1 << fmt.exponent_bits) - (1 if fmt.specials == "none" else 2)
+        if not 1 - fmt.bias <= low <= top <= last - fmt.bias:
+            return False
+    return True
+
+
+def check(x: Draw, A: Codes, B: Codes, C: Codes | None, *scales: Codes | None) -> None:
+    """Every build that has a kernel gives what the exact evaluator gives."""
+    d = [
+        np.zeros((len(A), B.shape[1]), formats.get(x.model.d).code_dtype)
+        for _ in range(1 + len(_native.isas()))
+    ]
+    a, b = scales or (None, None)
+    _native.mma(x.spec, A, B, C, d[0], a, b, isa="", exact=True)
+    for isa, got in zip(_native.isas(), d[1:], strict=True):
+        assert _native.has_kernel(x.spec, isa)
+        _native.mma(x.spec, A, B, C, got, a, b, isa=isa, exact=False)
+        wrong = np.argwhere(got != d[0])
+        if len(wrong):
+            at = tuple(wrong[0])
+            pytest.fail(f"{isa}: {len(wrong)} differ, {at}: {got[at]:#x}, not {d[0][at]:#x}; {x}")
+
+
+def compare(rng: Rng, x: Draw) -> None:
+    n = FEW if rng.random() < 0.5 else MANY
+    A = codes(rng, x.format, (2, x.k), x.a)
+    B = np.ascontiguousarray(codes(rng, x.format, (n, x.k), x.b).T)
+    C = codes(rng, x.c_format, (2, n), x.c)
+    if not x.scale or not x.block:
+        return check(x, A, B, C)
+    blocks = x.k // x.block
+    scale_a = codes(rng, x.scale, (2, blocks), x.scale_a)
+    scale_b = np.ascontiguousarray(codes(rng, x.scale, (n, blocks), x.scale_b).T)
+    return check(x, A, B, C, scale_a, scale_b)
+
+
+# --- both sides -----------------------------------------------------------------------------------
+
+
+Margins = Callable[[Draw], Mapping[str, int]]
+Nudge = Callable[[Draw, int], Draw]  # moves a margin by so much
+
+
+def move(field: str, sign: int = 1, *, top_only: bool = False) -> Nudge:
+    def nudge(x: Draw, by: int) -> Draw:
+        low, top = getattr(x, field)
+        span: Any = (low if top_only else low + sign * by, top + sign * by)
+        moved: Draw = dataclasses.replace(x, **{field: span})
+        return moved
+
+    return nudge
+
+
+def change(parameter: str, sign: int = 1) -> Nudge:
+    def nudge(x: Draw, by: int) -> Draw:
+        value = getattr(x.model, parameter) + sign * by
+        model: Model = dataclasses.replace(x.model, **{parameter: value})
+        return dataclasses.replace(x, model=model)
+
+    return nudge
+
+
+def try_both_sides(
+    draw: Callable[[Rng], Draw], margins: Margins, nudges: Mapping[str, Nudge], *, each: int = 12
+) -> None:
+    rng = np.random.default_rng(11)
+    reached: collections.Counter[tuple[str, int]] = collections.Counter()
+    for guard, nudge in nudges.items():
+        for side in (0, -1):
+            for _ in range(20_000):
+                if reached[guard, side] == each:
+                    break
+                x = draw(rng)
+                x = nudge(x, side - margins(x)[guard])
+                now = dict(margins(x))
+                if now.pop(guard) == side and min(now.values()) >= 0 and drawable(x):
+                    compare(rng, x)
+                    reached[guard, side] += 1
+    assert all(reached[guard, side] == each for guard in nudges for side in (0, -1)), reached
+
+
+def pick(rng: Rng, choices: Any) -> Any:
+    return choices[rng.integers(len(choices))]
+
+
+def span(rng: Rng, low: int, high: int, most: int = 50) -> tuple[int, int]:
+    start = int(rng.integers(low, high + 1))
+    return start, start + int(pick(rng, (0, 1, 5, 12, most // 2, most - 1, most)))
+
+
+# --- T-, ST-FDPA and Lowered ----------------------------------------------------------------------
+
+TRUNCATED = {
+    "low": move("a"),
+    "span": move("a", -1, top_only=True),
+    "least": move("a"),
+    "most": move("a", -1),
+}
+C = {"c_small": move("c"), "c_large": move("c", -1)}
+
+
+FEW_BINADES = {"e4m3": (-6, 8), "e2m1": (0, 2)}
+
+
+def truncated_margins(x: Draw) -> dict[str, int]:
+    model = x.model
+    unit = model.unit if isinstance(model, Lowered) else model
+    assert isinstance(unit, TFDPA | STFDPA)
+    half = unit.rho == RNE_FP16
+    lines = {"a": x.a, "b": x.b}
+    wide = {f"wide {name}": 50 - (top - low) for name, (low, top) in lines.items()}
+    wide |= {f"far {name}": 100 - abs(top) for name, (_, top) in lines.items()}
+    if few := FEW_BINADES.get(x.format):  # the format's, whatever the numbers
+        wide, lines = {}, {"a": few, "b": few}
+    lines |= {"scale_a": x.scale_a, "scale_b": x.scale_b}
+    low = sum(low for low, _ in lines.values())
+    most = sum(top for _, top in lines.values())
+    least = lines["a"][1] + lines["b"][1] + x.scale_a[0] + x.scale_b[0]
+    first = -14 if (x.c_format == "f16") != half else -126
+    margins = {
+        **wide,
+        "low": low - (unit.F - 126),
+        "span": low - most - (unit.F - 126),
+        "least": least + 100,
+        "most": 100 - most,
+    }
+    if not isinstance(model, Lowered):
+        margins["c_small"] = x.c[0] - max(most + unit.F + 2 - 127, first)
+        margins["c_large"] = (15 if half else min(least, 0) + 99) - x.c[1]
+    return margins
+
+
+def draw_t(rng: Rng) -> Draw:
+    rho = pick(rng, (RZ_FP32, RZ_FP32, RNE_FP32, RZ_E8M13, RNE_FP16))
+    F = int(pick(rng, (25, 26, 27, rng.integers(1, 28))))
+    model = TFDPA(int(pick(rng, (4, 5, 8, 16, 32))), F, rho, int(pick(rng, (-126, -132, -133))))
+    c_format = pick(rng, ("f32", "f32", "f16"))
+    c = span(rng, -14, 2, 12) if c_format == "f16" else span(rng, -126, 80, 30)
+    a, b = span(rng, -75, 60), span(rng, -75, 60)
+    return Draw(model, pick(rng, ("bf16", "tf32")), c_format, a, b, c)
+
+
+def test_t_fdpa() -> None:
+    try_both_sides(draw_t, truncated_margins, TRUNCATED | C)
+
+
+def test_lowered() -> None:
+    def draw(rng: Rng) -> Draw:
+        x = draw_t(rng)
+        parts, K = pick(rng, ((((0, 1), (2, 3)), 16), (((0, 2), (1, 3)), 32), (((0, 1, 2),), 24)))
+        assert isinstance(x.model, TFDPA)
+        unit = dataclasses.replace(x.model, L=int(pick(rng, (2, 4, 8))))
+        return dataclasses.replace(x, model=Lowered(K, unit, parts))
+
+    try_both_sides(draw, truncated_margins, TRUNCATED)
+
+
+def test_st_fdpa() -> None:
+    def draw(rng: Rng) -> Draw:
+        F = int(pick(rng, (24, 25, 26, rng.integers(1, 28))))
+        rho = pick(rng, (RZ_FP32, RNE_FP32, RZ_E8M13, RNE_FP16))
+        model = STFDPA(int(pick(rng, (8, 16, 32))), F, rho, int(pick(rng, (-126, -133))))
+        c_format = pick(rng, ("f32", "f32", "f16"))
+        c = span(rng, -14, 2, 12) if c_format == "f16" else span(rng, -126, 80, 30)
+        scales = span(rng, -100, 60), span(rng, -100, 60)
+        format, ab = pick(rng, (("e4m3", (-6, 7)), ("e2m1", (0, 2))))
+        return Draw(model, format, c_format, ab, ab, c, *scales, "ue8m0")
+
+    scales = {
+        "low": move("scale_a"),
+        "span": move("scale_a", -1, top_only=True),
+        "least": move("scale_a"),
+        "most": move("scale_a", -1),
+    }
+    try_both_sides(draw, truncated_margins, scales | C)
+
+
+@pytest.mark.parametrize("L", [1, 2, 3, 4, 5, 8, 16, 32, 64])
+def test_largest_sums(L: int) -> None:
+    """The largest significands, added: int32 holds some of them, and c."""
+    for F in range(21, 29):
+        models: list[Model] = [TFDPA(L, F, rho, -133) for rho in (RZ_FP32, RNE_FP32, RNE_FP16)]
+        models += [TRFDPA(L, F, 31), GTRFDPA(L, F, 31)]
+        for model in models:
+            for c in range(-1, 4):
+                x = Draw(model, "f16", "f32", (0, 0), (0, 0), (c, c))
+                A = np.full((1, x.k), 0x3FFF, np.uint16)
+                B = np.full((x.k, FEW), 0x3FFF, np.uint16)
+                B[:, 1::2] |= 0x8000
+                B[: L - 1, 2::4] = 0  # not all of them
+                word = (c + 127) << 23 | 0x7FFFFF
+                check(x, A, B, np.array([[word, word | 1 << 31] * (FEW // 2)], np.uint32))
+
+
+@pytest.mark.parametrize("e_zero", [-127, -126, -125, -15, -14, -13, 0, 700, 701, 900])
+def test_exponents_of_a_zero_c(e_zero: int) -> None:
+    rng = np.random.default_rng(5)
+    for rho in (RZ_FP32, RNE_FP32, RNE_FP16):
+        model = STFDPA(16, 20, rho, e_zero)
+        for scale in (-127, -126, -13, 0, 6):
+            spans = (scale, scale), (scale, scale)
+            x = Draw(model, "e4m3", "f32", (-6, 7), (-6, 7), (0, 0), *spans, "ue8m0")
+            if e_zero > 700:  # too high for the float64 kernel
+                assert not any(_native.has_kernel(x.spec, isa) for isa in _native.isas())
+                continue
+            A, B = codes(rng, "e4m3", (2, x.k), x.a), codes(rng, "e4m3", (x.k, FEW), x.b)
+            C = np.zeros((2, FEW), np.uint32)
+            C[1, ::3] = 0x80000000
+            C[:, 1::4] = 0x3F800001
+            of_a, of_b = (np.full(s, scale + 127, np.uint8) for s in ((2, 2), (2, FEW)))
+            check(x, A, B, C, of_a, of_b)
+
+
+# --- GST-FDPA -------------------------------------------------------------------------------------
+
+
+def grouped_margins(x: Draw) -> dict[str, int]:
+    assert isinstance(x.model, GSTFDPA)
+    F, mantissa = x.model.F, formats.get(x.scale or "").mantissa_bits
+    lowest = x.scale_a[0] + x.scale_b[0] - 2 - 2 * mantissa
+    most, reach = x.scale_a[1] + x.scale_b[1], min(F, 36)
+    return {
+        "small scales": min(x.scale_a[0], x.scale_b[0]) + 40,
+        "large scales": 40 - max(x.scale_a[1], x.scale_b[1]),
+        "reach": reach - (most - lowest),
+        "e_zero": lowest - 40 - x.model.e_zero,
+        "F": F - 23,
+        "c_small": x.c[0] - (most - F + 23),
+        "c_large": lowest + reach - 1 - x.c[1],
+    }
+
+
+@pytest.mark.parametrize("scale", ["ue8m0", "ue4m3"])
+def test_gst_fdpa(scale: str) -> None:
+    def draw(rng: Rng) -> Draw:
+        F = int(pick(rng, (22, 23, 33, 33, 34, 35, 36, 37)))
+        model = GSTFDPA(64, 16, F, pick(rng, (RZ_FP32, RZ_E8M13)), -139)
+        scales, c = (span(rng, -6, -5, 13), span(rng, -6, -5, 13)), span(rng, -10, 20, 4)
+        if scale == "ue8m0":
+            scales, c = (span(rng, -42, 42, 18), span(rng, -42, 42, 18)), span(rng, -80, 80, 10)
+        return Draw(model, "e2m1", "f32", (0, 2), (0, 2), c, *scales, scale)
+
+    guards: dict[str, Nudge] = {
+        "reach": move("scale_a", -1, top_only=True),
+        "e_zero": change("e_zero", -1),
+        "F": change("F"),
+        **C,
+    }
+    if scale == "ue8m0":  # the other is always moderate
+        guards |= {"small scales": move("scale_a"), "large scales": move("scale_a", -1)}
+    try_both_sides(draw, grouped_margins, guards)
+
+
+# --- TR- and GTR-FDPA -----------------------------------------------------------------------------
+
+
+def joint_margins(x: Draw) -> dict[str, int]:
+    assert isinstance(x.model, TRFDPA | GTRFDPA)
+    e = x.a[1] + x.b[1]
+    return {
+        "joint low": max(x.c[0], e) - (x.model.F2 + 1 - 126),
+        "joint high": 24 - max(x.c[1], e),
+        "F": x.model.F - 24,
+        "F high": 24 - x.model.F,
+        "F2": x.model.F2 - 31,
+        "L": 31 - x.model.L,
+        "wide": 50 - max(x.a[1] - x.a[0], x.b[1] - x.b[0]),
+    }
+
+
+@pytest.mark.parametrize("family", [TRFDPA, GTRFDPA])
+def test_tr_and_gtr_fdpa(family: type[TRFDPA | GTRFDPA]) -> None:
+    def draw(rng: Rng) -> Draw:
+        model = family(int(pick(rng, (4, 8, 16, 30, 31))), 24, 31)
+        a, b = span(rng, -50, 20), span(rng, -50, 20)
+        e = a[1] + b[1]
+        near = span(rng, e - 34, e + 34, 8)  # what is cut off c or the sum, and dropped (GTR)
+        c = near if rng.random() < 0.7 else span(rng, -120, 40, 10)
+        return Draw(model, pick(rng, ("bf16", "tf32")), "f32", a, b, c)
+
+    def low(x: Draw, by: int) -> Draw:
+        assert isinstance(x.model, TRFDPA | GTRFDPA)
+        up = joint_margins(x)["joint low"] + by + (x.model.F2 - 125)
+        e = x.a[1] + x.b[1]
+        return move("c")(move("a")(x, up - e), up - x.c[0])
+
+    def high(x: Draw, by: int) -> Draw:
+        return move("c", -1)(move("a", -1)(x, by), by)
+
+    guards = {
+        "joint low": low,
+        "joint high": high,
+        "F": change("F"),
+        "F high": change("F", -1),
+        "F2": change("F2"),
+        "L": change("L", -1),
+    }
+    try_both_sides(draw, joint_margins, guards, each=40)
