@@ -124,6 +124,31 @@ def test_exponents_and_cuts_that_nothing_sees(model: FDPA, same_as: FDPA) -> Non
     assert equal(box, model, same_as, 3000, 1)
 
 
+def test_sums_that_cannot_round_to_zero() -> None:
+    """c's last place is the output's, products of f16 lie far above it."""
+    model = FDPA(4, 24, zero="signed")
+    plus = dataclasses.replace(model, zero="plus")
+    box = box_of(4, "f16")
+    assert canonical(model, box)[0] == canonical(plus, box)[0]
+    assert equal(box, model, plus, 3000, 1)
+    coarse = {"rho": Conversion("RZ", "f32", 12)}
+    for a, change in (("bf16", {}), ("f16", coarse)):
+        box = box_of(4, a)
+        x, y = (dataclasses.replace(m, **change) for m in (model, plus))
+        assert canonical(x, box)[0] != canonical(y, box)[0]
+        assert not equal(box, x, y, 6000, 1), change
+
+
+@pytest.mark.parametrize(("field", "seen"), [("flush_in", False), ("flush_out", True)])
+def test_signs_of_flushed_numbers(field: str, seen: bool) -> None:
+    """A result that is flushed keeps its sign even where sums are never -0."""
+    model = FDPA(4, 24, **{field: "sign"})  # type: ignore[arg-type]
+    other = dataclasses.replace(model, **{field: "zero"})
+    box = box_of(4, "bf16")
+    assert equal(box, model, other, 3000, 1) != seen
+    assert (canonical(model, box)[0] == canonical(other, box)[0]) != seen
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [("F", 19), ("e_zero", -30), ("L", 2), ("renormalise", True)],

@@ -170,10 +170,14 @@ def _fused(model: FDPA, box: Box) -> tuple[FDPA, list[str]]:
     changes |= _alone(_changed(model, changes), box, why)
     if model.flush_out == "zero":  # which makes +0 of -0
         changes["zero"] = "plus"
-    if (
-        changes.get("zero", model.zero) == "plus"
-    ):  # -0 is never returned, so nothing tells a flushed sign
-        for field in ("flush_in", "flush_c", "flush_out"):
+    steps = formats.get(model.d).min_exponent - kept
+    c_last = box.formats[2].min_exponent - box.formats[2].mantissa_bits
+    whole = not scaled and steps <= min(Range(box).lowest, c_last)
+    if model.zero == "signed" and whole and model.flush_out == "no" and not model.rho_products:
+        changes["zero"] = "plus"
+        why.append("zero: sums are multiples of the output's last place, none is rounded to zero")
+    if changes.get("zero", model.zero) == "plus":  # nothing tells an operand's flushed sign
+        for field in ("flush_in", "flush_c"):
             if getattr(model, field) == "sign":
                 changes[field] = "zero"
     return _changed(model, changes), why
