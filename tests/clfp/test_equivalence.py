@@ -21,6 +21,7 @@ from bitmma.models import (
     GSTFDPA,
     RNE_FP16,
     RNE_FP32,
+    RNE_FP64,
     TREE_ZERO_RULES,
     Conversion,
     Model,
@@ -184,9 +185,10 @@ def random_sum(rng: np.random.Generator) -> SumTree:
     def one(*choices: Any) -> Any:
         return choices[int(rng.integers(len(choices)))]
 
-    rho = one(RNE_FP32, RNE_FP32, Conversion("RZ", "f32"), Conversion("RNE", "f32", 12))
+    rho = one(RNE_FP32, RNE_FP32, RNE_FP64, Conversion("RZ", "f32"), Conversion("RNE", "f32", 12))
+    out = RNE_FP32 if rho == RNE_FP64 else one(None, None, RNE_FP16)
     return SumTree(
-        random_tree(rng, 4), rho, one(rho, rho, None, RNE_FP32), one(None, None, RNE_FP16),
+        random_tree(rng, 4), rho, one(rho, rho, None, RNE_FP32, RNE_FP16), out,
         one("no", *FLUSHES), one("no", *FLUSHES), one("no", "no", *FLUSHES), one(*TREE_ZERO_RULES),
     )  # fmt: skip
 
@@ -213,11 +215,11 @@ def test_rounding_a_product_twice_alike_is_rounding_it_once() -> None:
         assert canonical(twice, box)[0] == dataclasses.replace(once, zero=kept)
     assert canonical(dataclasses.replace(once, zero="start"), box)[0] == once
     unlike: list[dict[str, Any]] = [
-        {"rho_product": None}, {"rho_product": RNE_FP16}, {"flush_out": "zero"},
+        {"rho_product": None}, {"rho": RNE_FP16}, {"flush_out": "zero"},
     ]  # fmt: skip
     for change in unlike:
         model = dataclasses.replace(once, tree="(((0) (1)) c)", **change)
-        assert canonical(model, box)[0] == model
+        assert canonical(model, box_of(2, d=model.d))[0] == model
 
 
 def test_one_child_that_is_a_sum_still_starts_at_plus_zero() -> None:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from bitmma import formats
 from bitmma.clfp.box import Box
 from bitmma.clfp.numbers import Range
-from bitmma.models import FDPA, GSTFDPA, STFDPA, TFDPA, Lowered, Model, SumTree
+from bitmma.models import FDPA, GSTFDPA, STFDPA, TFDPA, Conversion, Lowered, Model, SumTree
 
 __all__ = ["canonical"]
 
@@ -232,9 +232,15 @@ def _rounded_products(model: SumTree, box: Box) -> tuple[SumTree, list[str]]:
         model = dataclasses.replace(model, flush_c="no")
     if model.zero == "start" and all(len(node) > 1 for node in model.nodes):
         model = dataclasses.replace(model, zero="ieee")
-    once = model.rho_product == model.rho and model.flush_out == "no"
+    once = _holds(model.rho, model.rho_product) and model.flush_out == "no"
     if not once or model.rho.mode != "RNE" or model.K < 2:
         return model, []
+    assert model.rho_product is not None
+    highest = formats.get(model.rho_product.format).max_exponent
+    if "c" in model.tree:
+        highest = max(highest, box.formats[2].max_exponent)
+    if highest + (model.K + 1).bit_length() < formats.get(model.rho.format).max_exponent:
+        model = dataclasses.replace(model, rho=dataclasses.replace(model.rho, overflow="inf"))
     tree, zero = re.sub(r"\(([0-9]+)\)", r"\1", model.tree), model.zero
     if _never_underflows(model, box) and (
         zero == "signed" or (zero == "start" and tree != model.tree)
@@ -245,12 +251,30 @@ def _rounded_products(model: SumTree, box: Box) -> tuple[SumTree, list[str]]:
     return dataclasses.replace(model, tree=tree, zero=zero), []
 
 
+def _kept(rho: Conversion) -> int:
+    return formats.get(rho.format).mantissa_bits if rho.mantissa_bits is None else rho.mantissa_bits
+
+
+def _step(rho: Conversion) -> int:
+    """The exponent of its smallest number."""
+    return formats.get(rho.format).min_exponent - _kept(rho)
+
+
+def _holds(rho: Conversion, first: Conversion | None) -> bool:
+    """Whether a number rounded first by the other stays as it is."""
+    if first is None:
+        return False
+    high = [formats.get(x.format).max_exponent for x in (rho, first)]
+    return _kept(rho) >= _kept(first) and _step(rho) <= _step(first) and high[0] >= high[1]
+
+
 def _never_underflows(model: SumTree, box: Box) -> bool:
     """Whether no sum of rounded products and c that is not zero is rounded to zero."""
-    fc, rho = box.formats[2], formats.get(model.rho.format)
-    kept = rho.mantissa_bits if model.rho.mantissa_bits is None else model.rho.mantissa_bits
-    finer = fc.min_exponent - fc.mantissa_bits < rho.min_exponent - kept
-    return model.out is None and not ("c" in model.tree and finer)
+    assert model.rho_product is not None
+    fc = box.formats[2]
+    lowest = [_step(model.rho_product)]
+    lowest += [fc.min_exponent - fc.mantissa_bits] * ("c" in model.tree)
+    return all(_step(x) <= min(lowest) for x in (model.rho, model.out) if x is not None)
 
 
 def _span(box: Box, model: Model) -> tuple[int, int, int]:

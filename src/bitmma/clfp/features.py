@@ -196,6 +196,8 @@ def _bits(bench: Bench, fact: str, lanes: tuple[int, int, int], what: str) -> Re
     kept, exact = _halvings(bench, *lanes)
     if kept is None:
         return _not_fed(_NO_NUMBERS)
+    if not kept:
+        return "none", f"{what} half as large as U does not show beside U and -U"
     bench.facts[fact] = None if exact else kept
     bench.facts[fact + "_least"] = kept
     if exact:
