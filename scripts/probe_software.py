@@ -152,7 +152,10 @@ def page(rows: list[str], inputs: int) -> str:
             f"Made by `python scripts/probe_software.py --inputs {inputs} --page "
             "docs/probing/software.md`. What is found holds for these versions on this processor: "
             "a BLAS chooses its kernels, and with them its order of summation, by processor and "
-            "by the shape of the matrices (here 16×K times K×16).", "",
+            "by the shape of the matrices (here 16×K times K×16; sums and dots are of one vector). "
+            "Long trees and models are abbreviated, `--reports FOLDER` keeps them whole. *Not "
+            "reached* are conditions that none of the traced inputs met; in sums of two at a time "
+            "nothing is cut but by the rounding, and no zero has an exponent.", "",
             f"- {_versions()}, Python {platform.python_version()}",
             f"- {_processor()}, seconds on a machine with other work", "",
             "| box | status | tree | model, or why there is none | not reached | seconds |",
