@@ -116,7 +116,7 @@ def _short(text: str, limit: int = 90) -> str:
 
 def _row(report: Report, seconds: float) -> str:
     """A line of the page's table: what was found, and where nothing was, why."""
-    found = f"`{_short(repr(report.model), 110)}`" if report.model else report.reason
+    found = f"`{_short(repr(report.model), 110)}`" if report.model else _short(report.reason, 170)
     if len(report.candidates) > 1:
         found += f" and {len(report.candidates) - 1} more: {report.reason.split('; ')[-1]}"
     shown = f"`{_short(report.tree_text)}`" if report.tree else report.tree_note
