@@ -73,8 +73,8 @@ def main() -> None:
             f"{spec.a} {spec.c} k={spec.k} {truth!r}",
             flush=True,
         )
-        if found.startswith("WRONG"):
-            print(f"       found {report.model!r}: {report.reason[:300]}", flush=True)
+        if found.startswith("WRONG") or report.status != "verified":
+            print(f"       found {report.model!r}: {report.reason[-300:]}", flush=True)
     print(counts)
 
 

@@ -69,7 +69,8 @@ def report(**changes: object) -> Report:
         box=box, status="ambiguous", reason="two are left", tree=TREES["fused"][0],
         features=[Feature("bits <kept>", "U & V", "23", "cut", (("1", "2"),) * 3)],
         model=TFDPA(L=4), candidates=[TFDPA(L=4), TFDPA(L=4, F=24)], equivalent=["F: as it is"],
-        history=[Turn("tree", "fused")], tested=1000, coverage={"two_terms": 7},
+        history=[Turn("tree", "fused")], tested=1000,
+        coverage={"total": 9, "two_terms": 7, "overflow": 0},
         counterexamples=[Counterexample((0x3C00,) * 4, (0x3C00,) * 4, 0, 0x3F800000, 0, "X")],
         confidence="sure", cost={"calls": 3}, seed=5, bits_version=bitmma.BITS_VERSION,
     )  # fmt: skip
@@ -82,7 +83,8 @@ def test_a_page_says_everything_and_escapes_it() -> None:
     page = report().html()
     for text in (
         "a &lt;box&gt;", "ambiguous", "two are left", "TFDPA(L=4, F=24", "bits &lt;kept&gt;",
-        "U &amp; V", "3 answers", "1,000 outputs", "two terms", "F: as it is", "sure", "0x3f800000",
+        "U &amp; V", "3 answers", "1,000 outputs", "two terms",
+        "not reached: overflow (of 9 inputs traced)", "F: as it is", "sure", "0x3f800000",
         "<svg",
     ):  # fmt: skip
         assert text in page, text

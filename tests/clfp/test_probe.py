@@ -16,7 +16,8 @@ from bitmma.clfp.box import Box
 from bitmma.clfp.equivalence import canonical
 from bitmma.clfp.evidence import predict
 from bitmma.clfp.inputs import aimed, same
-from bitmma.models import EFDPA, RNE_FP64, STFDPA, TFDPA, FTZMulAdd, Lowered
+from bitmma.clfp.space import Space
+from bitmma.models import EFDPA, RNE_FP32, RNE_FP64, STFDPA, TFDPA, FTZMulAdd, Lowered, SumTree
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 
@@ -70,6 +71,10 @@ def test_blind(gpu: str, name: str) -> None:
     again = Report.from_dict(report.to_dict())
     assert again.model == report.model and again.to_dict() == report.to_dict()
     assert repr(report.model) in str(report)
+    assert f"of {report.coverage['total']} inputs traced" in str(report)
+    assert set(report.not_reached) == {
+        name.replace("_", " ") for name, count in report.coverage.items() if count == 0
+    }
 
 
 def test_every_family_is_among_them() -> None:
@@ -123,6 +128,33 @@ def test_fsum() -> None:
     assert report.tree_text == "exact(c, p0..p3)"
     assert report.model == EFDPA(4, RNE_FP64) or report.status == "unexplained"
     assert report.status == "verified", report
+
+
+def test_products_summed_in_double_and_no_c() -> None:
+    """What a BLAS does with the last few products of a float32 dot."""
+
+    def fn(A: Any, B: Any, C: Any) -> Any:
+        with np.errstate(all="ignore"):
+            total = np.zeros((*A.shape[:-1], B.shape[-1]))
+            for k in range(A.shape[-1]):
+                total += A[..., k : k + 1] * B[..., k : k + 1, :]
+            return total.astype(np.float32)
+
+    report = probe(BlackBox(fn, 4, 4, 3, "f32", batched=True), inputs=2_000)
+    double = SumTree("((0 1) 2)", RNE_FP64, RNE_FP32, RNE_FP32, zero="plus")
+    assert (report.status, report.model) == ("verified", double), report
+    assert report.tree_note == "c is ignored"
+    found = {f.name: f for f in report.features}
+    assert found["bits kept of c"].reading == "none"
+    assert found["scales"].meaning == "the box has no scales"
+    assert found["rounding of c"].meaning == "how many bits are kept was not found"
+    assert not any("np." in text for f in report.features for pair in f.evidence for text in pair)
+
+
+def test_readings_that_no_model_can_have_do_not_end_the_search() -> None:
+    box = Box(BlackBox(lambda A, B, C: C, 4, 4, 4, "f32"))
+    stages = list(Space(box, None, {"F": 79, "F_c": 70}).stages())
+    assert all(starts for _, starts in stages)
 
 
 # --- the rest of the face -------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from bitmma import formats
 from bitmma.clfp.box import Box
 from bitmma.clfp.numbers import Range
-from bitmma.models import FDPA, GSTFDPA, STFDPA, TFDPA, Lowered, Model, SumTree
+from bitmma.models import FDPA, GSTFDPA, STFDPA, TFDPA, Conversion, Lowered, Model, SumTree
 
 __all__ = ["canonical"]
 
@@ -35,7 +35,7 @@ def canonical(model: Model, box: Box) -> tuple[Model, list[str]]:
         case FDPA():
             return _fused(_plain_overflow(model), box)
         case SumTree():
-            return _rounded_products(_plain_overflow(model))
+            return _rounded_products(_plain_overflow(model), box)
     return model, []
 
 
@@ -167,15 +167,37 @@ def _fused(model: FDPA, box: Box) -> tuple[FDPA, list[str]]:
     if overflow is not None and not scaled and overflow >= Range(box).high + 2:
         changes["product_overflow"] = None
         why.append("product_overflow: no product is so large")
+    changes |= _alone(_changed(model, changes), box, why)
     if model.flush_out == "zero":  # which makes +0 of -0
         changes["zero"] = "plus"
-    if (
-        changes.get("zero", model.zero) == "plus"
-    ):  # -0 is never returned, so nothing tells a flushed sign
-        for field in ("flush_in", "flush_c", "flush_out"):
+    steps = formats.get(model.d).min_exponent - kept
+    c_last = box.formats[2].min_exponent - box.formats[2].mantissa_bits
+    whole = not scaled and steps <= min(Range(box).lowest, c_last)
+    if model.zero == "signed" and whole and model.flush_out == "no" and not model.rho_products:
+        changes["zero"] = "plus"
+        why.append("zero: sums are multiples of the output's last place, none is rounded to zero")
+    if changes.get("zero", model.zero) == "plus":  # nothing tells an operand's flushed sign
+        for field in ("flush_in", "flush_c"):
             if getattr(model, field) == "sign":
                 changes[field] = "zero"
     return _changed(model, changes), why
+
+
+def _alone(model: FDPA, box: Box, why: list[str]) -> dict[str, Any]:
+    """A product with nothing beside it has no bits below its last; exponents serve cuts alone."""
+    changes: dict[str, Any] = {}
+    apart = model.c == "late" or (model.order == "pairwise" and model.e_zero is None)
+    single = min(model.L, box.k) == 1 == model.groups and box.scale_format is None
+    fa, fb = box.formats[:2]
+    bits = fa.mantissa_bits + fb.mantissa_bits + model.renormalise
+    if model.F is not None and bits <= model.F and apart and single:
+        changes |= {"F": None, "cut": "RZ"}
+        why.append(f"F: {bits} and more are alike, a product with none beside it has no more bits")
+    if changes.get("F", model.F) is model.F_c is model.F2 is model.F_groups is model.drop_c is None:
+        changes |= {"renormalise": False, "groups": 1, "e_zero": None}
+        if model.rho_products is None:
+            changes["c"] = "early"
+    return changes
 
 
 def _visible(box: Box, model: FDPA) -> int:
@@ -204,23 +226,55 @@ def _plain_overflow(model: _General) -> _General:
     return _changed(model, changes)
 
 
-def _rounded_products(model: SumTree) -> tuple[SumTree, list[str]]:
+def _rounded_products(model: SumTree, box: Box) -> tuple[SumTree, list[str]]:
     """Rounding a product twice alike is rounding it once."""
     if "c" not in model.tree and model.flush_c != "no":
         model = dataclasses.replace(model, flush_c="no")
-    once = model.rho_product == model.rho and model.flush_out == "no"
-    if not once or model.rho.mode != "RNE":
+    if model.zero == "start" and all(len(node) > 1 for node in model.nodes):
+        model = dataclasses.replace(model, zero="ieee")
+    once = _holds(model.rho, model.rho_product) and model.flush_out == "no"
+    if not once or model.rho.mode != "RNE" or model.K < 2:
         return model, []
-    tree = re.sub(r"\(([0-9]+)\)", r"\1", model.tree)
-    if not tree.startswith("(") or model.K < 2:
+    assert model.rho_product is not None
+    highest = formats.get(model.rho_product.format).max_exponent
+    if "c" in model.tree:
+        highest = max(highest, box.formats[2].max_exponent)
+    if highest + (model.K + 1).bit_length() < formats.get(model.rho.format).max_exponent:
+        model = dataclasses.replace(model, rho=dataclasses.replace(model.rho, overflow="inf"))
+    tree, zero = re.sub(r"\(([0-9]+)\)", r"\1", model.tree), model.zero
+    if _never_underflows(model, box) and (
+        zero == "signed" or (zero == "start" and tree != model.tree)
+    ):
+        zero = "plus"  # no sum is -0: negative ones stay negative; one +0 makes all zero sums +0
+    elif zero == "start" and tree != model.tree:
         return model, []
-    zero = model.zero
-    if zero == "signed" or (zero == "start" and tree != model.tree):
-        # Sums of two numbers of a format never underflow, and +0 in one place is +0 at the root.
-        zero = "plus"
-    elif zero == "start":
-        zero = "ieee"
     return dataclasses.replace(model, tree=tree, zero=zero), []
+
+
+def _kept(rho: Conversion) -> int:
+    return formats.get(rho.format).mantissa_bits if rho.mantissa_bits is None else rho.mantissa_bits
+
+
+def _step(rho: Conversion) -> int:
+    """The exponent of its smallest number."""
+    return formats.get(rho.format).min_exponent - _kept(rho)
+
+
+def _holds(rho: Conversion, first: Conversion | None) -> bool:
+    """Whether a number rounded first by the other stays as it is."""
+    if first is None:
+        return False
+    high = [formats.get(x.format).max_exponent for x in (rho, first)]
+    return _kept(rho) >= _kept(first) and _step(rho) <= _step(first) and high[0] >= high[1]
+
+
+def _never_underflows(model: SumTree, box: Box) -> bool:
+    """Whether no sum of rounded products and c that is not zero is rounded to zero."""
+    assert model.rho_product is not None
+    fc = box.formats[2]
+    lowest = [_step(model.rho_product)]
+    lowest += [fc.min_exponent - fc.mantissa_bits] * ("c" in model.tree)
+    return all(_step(x) <= min(lowest) for x in (model.rho, model.out) if x is not None)
 
 
 def _span(box: Box, model: Model) -> tuple[int, int, int]:

@@ -132,29 +132,44 @@ Reading = tuple[str, str]
 
 @dataclass(frozen=True)
 class Probe:
-    """One feature. ``run`` returns a reading and its meaning, or None where it cannot be fed."""
+    """One feature. ``run`` returns a reading and its meaning."""
 
     name: str
     fed: str
-    run: Callable[[Bench], Reading | None]
+    run: Callable[[Bench], Reading]
 
     def __call__(self, bench: Bench) -> Feature:
         bench.evidence.clear()
         with bench.box.during(f"feature: {self.name}"):
-            found = self.run(bench)
-        reading, meaning = found or ("not fed", "these formats hold no such numbers")
+            reading, meaning = self.run(bench)
         return Feature(self.name, self.fed, reading, meaning, tuple(bench.evidence[:24]))
 
 
 PROBES: list[Probe] = []
 
 
-def _probe(name: str, fed: str) -> Callable[[Callable[[Bench], Reading | None]], Any]:
-    def register(run: Callable[[Bench], Reading | None]) -> Callable[[Bench], Reading | None]:
+def _probe(name: str, fed: str) -> Callable[[Callable[[Bench], Reading]], Any]:
+    def register(run: Callable[[Bench], Reading]) -> Callable[[Bench], Reading]:
         PROBES.append(Probe(name, fed, run))
         return run
 
     return register
+
+
+def _not_fed(why: str) -> Reading:
+    """The reading where there is nothing to feed, or nothing to read."""
+    return "not fed", why
+
+
+_NO_NUMBERS = "these formats hold no such numbers"
+_ONE_PRODUCT = "U and -U need two products, and there is one"
+
+
+def _no_cut(bench: Bench, fact: str) -> Reading:
+    """Not fed, for there is no last unit kept."""
+    if fact in bench.facts:
+        return _not_fed("nothing that could be fed was cut")
+    return _not_fed("how many bits are kept was not found")
 
 
 # --- alignment ------------------------------------------------------------------------------------
@@ -177,10 +192,12 @@ def _halvings(bench: Bench, big: int, minus: int, small: int) -> tuple[int | Non
     return (kept if kept or lost else None), not lost
 
 
-def _bits(bench: Bench, fact: str, lanes: tuple[int, int, int], what: str) -> Reading | None:
+def _bits(bench: Bench, fact: str, lanes: tuple[int, int, int], what: str) -> Reading:
     kept, exact = _halvings(bench, *lanes)
     if kept is None:
-        return None
+        return _not_fed(_NO_NUMBERS)
+    if not kept:
+        return "none", f"{what} half as large as U does not show beside U and -U"
     bench.facts[fact] = None if exact else kept
     bench.facts[fact + "_least"] = kept
     if exact:
@@ -189,16 +206,16 @@ def _bits(bench: Bench, fact: str, lanes: tuple[int, int, int], what: str) -> Re
 
 
 @_probe("bits kept of products", "U and -U in two lanes, U/2, U/4, … in a third")
-def _bits_of_products(bench: Bench) -> Reading | None:
+def _bits_of_products(bench: Bench) -> Reading:
     return _bits(bench, "F", bench.lanes, "a product")
 
 
 @_probe("bits kept of c", "U and -U in two lanes, U/2, U/4, … as c")
-def _bits_of_c(bench: Bench) -> Reading | None:
+def _bits_of_c(bench: Bench) -> Reading:
     big, minus, small = bench.lanes
     products = sorted({big, minus, small} - {bench.k})
     if len(products) < 2:
-        return None
+        return _not_fed(_ONE_PRODUCT)
     return _bits(bench, "F_c", (products[0], products[1], bench.k), "c")
 
 
@@ -213,17 +230,17 @@ def _modes(units: Iterable[tuple[Fraction, float | None]], unit: Fraction) -> li
     ]  # fmt: skip
 
 
-def _rounding(bench: Bench, fact: str, F: str, lanes: tuple[int, int, int]) -> Reading | None:
+def _rounding(bench: Bench, fact: str, F: str, lanes: tuple[int, int, int]) -> Reading:
     kept = bench.facts.get(F)
     if kept is None:
-        return None
+        return _no_cut(bench, F)
     U = _TWO**bench.e
     unit = U / 2**kept
     big, minus, small = lanes
     found = bench.sums([{big: U, minus: -U, small: x * unit} for x in _PARTS])
     modes = _modes(zip(_PARTS, found, strict=True), unit)
     if modes is None:
-        return None
+        return _not_fed(_NO_NUMBERS)
     bench.facts[fact] = modes
     if not modes:
         return "none of the six", "more than one rounding, or none that is known"
@@ -231,39 +248,42 @@ def _rounding(bench: Bench, fact: str, F: str, lanes: tuple[int, int, int]) -> R
 
 
 @_probe("rounding of products", "U, -U and ±1/4, ±1/2, … ±5/2 units of what is kept of products")
-def _rounding_of_products(bench: Bench) -> Reading | None:
+def _rounding_of_products(bench: Bench) -> Reading:
     return _rounding(bench, "cut", "F", bench.lanes)
 
 
 @_probe("rounding of c", "U, -U and ±1/4, ±1/2, … ±5/2 units of what is kept of c")
-def _rounding_of_c(bench: Bench) -> Reading | None:
+def _rounding_of_c(bench: Bench) -> Reading:
     products = sorted({*bench.lanes} - {bench.k})
     if len(products) < 2:
-        return None
+        return _not_fed(_ONE_PRODUCT)
     return _rounding(bench, "cut_c", "F_c", (products[0], products[1], bench.k))
 
 
 @_probe("products renormalised", "1.5·1.5·U and its negative; a third lane just inside and outside")
-def _renormalised(bench: Bench) -> Reading | None:
+def _renormalised(bench: Bench) -> Reading:
     F = bench.facts.get("F")
     big, minus, small = bench.lanes
-    if F is None or bench.k in (big, minus):
-        return None
+    if F is None:
+        return _no_cut(bench, "F")
+    if bench.k in (big, minus):
+        return _not_fed("U and -U and a third lane need three products")
     e = min(bench.e, bench.range.high) - 1
     last = _TWO ** (e - F)
     fa, fb = bench.box.formats[:2]
     pair = [code(fmt, Fraction(3, 2) * _TWO**x) for fmt, x in ((fa, e // 2), (fb, e - e // 2))]
     x = blank(bench.box, 2)
     if None in pair or not all(put(bench.box, x, i, small, last * (2 - i)) for i in range(2)):
-        return None
+        return _not_fed(_NO_NUMBERS)
     x.a[:, [big, minus]], x.b[:, [big, minus]] = pair
     x.a[:, minus] |= fa.sign_bit
     d = formats.decode(bench.ask(x), bench.box.formats[3])
     bench.evidence += [
-        (f"1.5·1.5·2^{e}, its negative, {_number(last * (2 - i))}", repr(d[i])) for i in range(2)
+        (f"1.5·1.5·2^{e}, its negative, {_number(last * (2 - i))}", repr(float(d[i])))
+        for i in range(2)
     ]
     if d[0] != float(last * 2):
-        return None
+        return "unclear", "what lies just inside is not kept as it is beside U and -U"
     bench.facts["renormalise"] = bool(d[1] != float(last))
     if d[1] == float(last):
         return "no", "1.5·1.5 counts with exponent 0"
@@ -271,10 +291,12 @@ def _renormalised(bench: Bench) -> Reading | None:
 
 
 @_probe("even and odd lanes", "U and -U in lanes 0 and 2, less than a last unit in each other lane")
-def _parity(bench: Bench) -> Reading | None:
+def _parity(bench: Bench) -> Reading:
     F, k = bench.facts.get("F"), bench.k
-    if F is None or k < 4:
-        return None
+    if F is None:
+        return _no_cut(bench, "F")
+    if k < 4:
+        return _not_fed(f"it needs four products, and there are {k}")
     U = _TWO**bench.e
     lanes = [i for i in range(k) if i not in (0, 2)]
     found = bench.sums([{0: U, 2: -U, i: -U / 2 ** (F + 1)} for i in lanes])
@@ -283,7 +305,9 @@ def _parity(bench: Bench) -> Reading | None:
         if d is not None:
             by_value.setdefault(d, []).append(str(lane))
     if len(by_value) < 2:
-        return ("alike", "a small term counts the same in every lane") if by_value else None
+        if not by_value:
+            return _not_fed(_NO_NUMBERS)
+        return "alike", "a small term counts the same in every lane"
     groups = "; ".join(f"{', '.join(where)}: {d!r}" for d, where in by_value.items())
     return "differ", f"a small term depends on its lane ({groups})"
 
@@ -292,10 +316,10 @@ def _parity(bench: Bench) -> Reading | None:
 
 
 @_probe("scales", "scales 2, 1.5, 0 and NaN for one block, all products 1")
-def _scales(bench: Bench) -> Reading | None:
+def _scales(bench: Bench) -> Reading:
     box, fs = bench.box, bench.box.scale_format
     if fs is None or box.spec.block is None:
-        return None
+        return _not_fed("the box has no scales")
     names: list[tuple[str, int | None]] = [
         ("2", code(fs, 2)),
         ("1.5", code(fs, Fraction(3, 2))),
@@ -325,7 +349,7 @@ def _scales(bench: Bench) -> Reading | None:
 
 
 @_probe("bits of the output", "U and U/2, U/4, … in two lanes")
-def _output_bits(bench: Bench) -> Reading | None:
+def _output_bits(bench: Bench) -> Reading:
     U = _TWO ** min(bench.e, 20)
     big, _, small = bench.lanes
     steps = range(1, 60)
@@ -338,16 +362,16 @@ def _output_bits(bench: Bench) -> Reading | None:
             break
         kept = h
     if not kept:
-        return None
+        return "none", "no sum U + U/2^h that could be fed came out exactly"
     bench.facts["mantissa_bits"] = kept
     return str(kept), f"a result has {kept} bits after its first"
 
 
 @_probe("rounding of the output", "U and ±1/4, ±1/2, … ±5/2 units of its last place")
-def _output_rounding(bench: Bench) -> Reading | None:
+def _output_rounding(bench: Bench) -> Reading:
     kept = bench.facts.get("mantissa_bits")
     if kept is None:
-        return None
+        return _not_fed("how many bits the output has was not found")
     big, _, small = bench.lanes
     e = min(bench.e, 20)
     unit = _TWO ** (e - kept)
@@ -363,7 +387,7 @@ def _output_rounding(bench: Bench) -> Reading | None:
             rows.append({big: sign * Fraction(3, 2) * _TWO**e, small: x * unit})
     modes = _modes(zip(fed, bench.sums(rows), strict=True), unit)
     if modes is None:
-        return None
+        return _not_fed(_NO_NUMBERS)
     bench.facts["rho"] = modes
     if not modes:
         return "none of the six", "it is rounded more than once"
@@ -371,10 +395,12 @@ def _output_rounding(bench: Bench) -> Reading | None:
 
 
 @_probe("one rounding or two", "U, half a unit of its last place, and less and less beside it")
-def _sticky(bench: Bench) -> Reading | None:
+def _sticky(bench: Bench) -> Reading:
     kept, k = bench.facts.get("mantissa_bits"), bench.k
-    if kept is None or k < 3:
-        return None
+    if kept is None:
+        return _not_fed("how many bits the output has was not found")
+    if k < 3:
+        return _not_fed(f"it needs three products, and there are {k}")
     U = _TWO ** min(bench.e, 20)
     big, minus, small = bench.lanes
     half = U / 2 ** (kept + 1)
@@ -388,7 +414,7 @@ def _sticky(bench: Bench) -> Reading | None:
 
 
 @_probe("overflow", "the largest numbers, added and multiplied, of both signs")
-def _overflow(bench: Bench) -> Reading | None:
+def _overflow(bench: Bench) -> Reading:
     box, k = bench.box, bench.k
     fa, fb, fc, fd = box.formats
     x = blank(box, 4)
@@ -438,7 +464,7 @@ def _tiny(bench: Bench, operand: str) -> tuple[Dots, Codes]:
 
 
 @_probe("subnormals in", "half the smallest normal number as a, as b (times the largest), as c")
-def _subnormals_in(bench: Bench) -> Reading | None:
+def _subnormals_in(bench: Bench) -> Reading:
     fd = bench.box.formats[3]
     flushed = []
     for name, fmt in zip("abc", bench.box.formats[:3], strict=True):
@@ -455,7 +481,7 @@ def _subnormals_in(bench: Bench) -> Reading | None:
 
 
 @_probe("subnormals out", "two products whose sum is below the output's smallest normal number")
-def _subnormals_out(bench: Bench) -> Reading | None:
+def _subnormals_out(bench: Bench) -> Reading:
     fd, k = bench.box.formats[3], bench.k
     low = _TWO ** (fd.min_exponent - 1)
     if bench.range.lowest > fd.min_exponent - 1:
@@ -467,7 +493,7 @@ def _subnormals_out(bench: Bench) -> Reading | None:
     found = bench.sums(rows)
     fed = [d for d in found if d is not None]
     if not fed:
-        return None
+        return _not_fed(_NO_NUMBERS)
     bench.facts["flush_out"] = all(d == 0 for d in fed)
     if all(d == 0 for d in fed):
         return "flushed", "subnormal results become zero"
@@ -477,12 +503,14 @@ def _subnormals_out(bench: Bench) -> Reading | None:
 @_probe(
     "exponent of a zero c", "c = 0; a last bit of the output and ever smaller products beside it"
 )
-def _e_zero(bench: Bench) -> Reading | None:
+def _e_zero(bench: Bench) -> Reading:
     fd = bench.box.formats[3]
     F = bench.facts.get("F")
     big, _, small = bench.lanes
-    if F is None or bench.k in (big, small):
-        return None
+    if F is None:
+        return _no_cut(bench, "F")
+    if bench.k in (big, small):
+        return _not_fed("it needs two products of one node")
     last = fd.min_exponent - fd.mantissa_bits
     seen = []
     for top, sign in ((_TWO**last, -1), (_TWO ** (last - 1), 1), (_TWO ** (last - 1), -1)):
@@ -491,14 +519,14 @@ def _e_zero(bench: Bench) -> Reading | None:
         found = bench.sums([{big: top, small: sign * _TWO**q} for q in steps])
         seen += [q for q, d in zip(steps, found, strict=True) if d is not None and d != plain]
     if not seen:
-        return None
+        return "not seen", "no small product that could be fed changes the sum"
     e_zero = min(seen) + F
     bench.facts["e_zero"] = e_zero
     return f"2^{min(seen)}", f"the last that counts; with {F} bits kept, zero has exponent {e_zero}"
 
 
 @_probe("signed zeros", "all products and c -0; products that cancel; a negative sum too small")
-def _zeros(bench: Bench) -> Reading | None:
+def _zeros(bench: Bench) -> Reading:
     box = bench.box
     fa, _, fc, fd = box.formats
     x = blank(box, 3)
@@ -520,7 +548,7 @@ def _zeros(bench: Bench) -> Reading | None:
 
 
 @_probe("NaN and Inf", "NaN, Inf · 0, Inf - Inf, Inf and a number")
-def _specials(bench: Bench) -> Reading | None:
+def _specials(bench: Bench) -> Reading:
     box = bench.box
     fa, fb, fc, fd = box.formats
     rows: list[tuple[str, int, int, int]] = []
@@ -544,7 +572,7 @@ def _specials(bench: Bench) -> Reading | None:
 
 
 @_probe("sign symmetry", "200 dot products and the same with a and c negated")
-def _symmetry(bench: Bench) -> Reading | None:
+def _symmetry(bench: Bench) -> Reading:
     from bitmma.clfp.inputs import aimed, neutral
 
     box = bench.box

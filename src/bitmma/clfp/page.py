@@ -94,8 +94,10 @@ def report_fragment(report: Report) -> str:
         reached = [(name.replace("_", " "), f"{n:,}") for name, n in report.coverage.items()]
         parts += [
             "<h2>Differential test</h2>",
-            f"<p>{report.tested:,} outputs compared, bit against bit. Reached among them:</p>",
+            f"<p>{report.tested:,} outputs compared, bit against bit. What a sample of them "
+            f"reached:</p>",
             _table(("category", "dot products"), reached),
+            f"<p>{escape(report.unreached_text)}</p>",
         ]
     if report.history:
         turns = [(turn.step, turn.text) for turn in report.history]

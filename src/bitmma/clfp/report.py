@@ -84,7 +84,9 @@ class Report:
         equivalent: which parameters could differ without any effect, and why.
         history: what was done, in order.
         counterexamples: minimal ones.
-        tested: outputs compared with the model, bit against bit. coverage: what they reached.
+        tested: outputs compared with the model, bit against bit.
+        coverage: how many of a sample of them (``coverage["total"]``) met each condition of
+            `cases.Coverage`, by the model; see ``not_reached``.
         confidence: what ``tested`` says, in words.
         cost: calls and outputs of the box, seconds in it and outside.
         inputs: the dot products that told models apart (see `bitmma.clfp.suite`).
@@ -114,6 +116,19 @@ class Report:
     def tree_text(self) -> str:
         """The tree in one line: ``fused(fused(c, p0..p7), p8..p15)``; "" where there is none."""
         return "" if self.tree is None else tree_text(self.tree, int(self.box["k"]))
+
+    @property
+    def not_reached(self) -> tuple[str, ...]:
+        """Conditions that none of the traced inputs met: of these nothing is claimed."""
+        return tuple(name.replace("_", " ") for name, count in self.coverage.items() if not count)
+
+    @property
+    def unreached_text(self) -> str:
+        """``not_reached`` as a line, with how many inputs were traced; "" where none were."""
+        if not self.coverage:
+            return ""
+        names = ", ".join(self.not_reached) or "no condition, all were"
+        return f"not reached: {names} (of {self.coverage['total']} inputs traced)"
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data: what `save` writes."""
@@ -195,6 +210,7 @@ class Report:
         lines += [f"  {f.name:{width}}  {f.reading}: {f.meaning}" for f in self.features]
         if self.confidence:
             lines.append(self.confidence)
+        lines += [self.unreached_text] * bool(self.coverage)
         lines += [self.shown(x) for x in self.counterexamples]
         return "\n".join(lines)
 

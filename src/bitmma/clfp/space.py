@@ -49,6 +49,9 @@ _TOGGLED = 64
 #: Two parameters are changed at once where less than one answer in so many is wrong.
 _NEAR = 6
 
+#: The most bits that a cut of a general model keeps.
+_F_MOST = models.F_RANGE[1] + 1
+
 #: Values of one parameter that are told apart at a time.
 _RIVALS = 6
 
@@ -113,7 +116,7 @@ class Space:
         """FDPA with what the readings say."""
         facts = self.facts
         first: dict[str, Any] = {
-            "F": facts.get("F"), "F_c": facts.get("F_c"),
+            "F": self._kept("F"), "F_c": self._kept("F_c"),
             "cut": (facts.get("cut") or ["RZ"])[0], "cut_c": (facts.get("cut_c") or ["RZ"])[0],
             "e_zero": facts.get("e_zero"), "renormalise": facts.get("renormalise", False),
             "rho": self._rho(), "nan": self._nan(),
@@ -133,8 +136,8 @@ class Space:
             # What was measured may be the cut of the joint sum.
             joint = {**first, "F": None, "F2": first["F"], "cut2": first["cut"], "c": "late"}
             yield FDPA(L, **joint)
-            if facts.get("F") and form == "early":
-                F2 = facts["F"] + 8
+            if first["F"] and form == "early":
+                F2 = min(first["F"] + 8, _F_MOST)
                 yield FDPA(L, c="late", F2=F2, cut2="RD", F_sum=F2 - 1, cut_sum="RD", **first)
 
     def _sums(self, tree: Tree) -> Iterator[Model]:
@@ -148,12 +151,18 @@ class Space:
     def _conversions(self) -> Iterator[dict[str, Conversion]]:
         """Roundings of the nodes and, if it is another one, of the output."""
         yield {"rho": self._rho()}
-        if self.d.name in ("f16", "bf16"):
-            yield {"rho": models.RNE_FP32, "out": self._rho()}
+        wider = {"f16": models.RNE_FP32, "bf16": models.RNE_FP32, "f32": models.RNE_FP64}
+        if self.d.name in wider:
+            yield {"rho": wider[self.d.name], "out": self._rho()}
 
     def _nan(self) -> Any:
         ones = (1 << (self.d.width - 1)) - 1
         return "ones" if self.facts.get("nan") == {ones} else "quiet"
+
+    def _kept(self, fact: str) -> int | None:
+        """Bits kept, as the general models can have them."""
+        kept = self.facts.get(fact)
+        return None if kept is None else min(kept, _F_MOST)
 
     def _F(self) -> int:
         return min(self.facts.get("F") or self.facts.get("F_c") or self.d.mantissa_bits + 2, 64)
@@ -264,7 +273,7 @@ _PAIRS = (
 
 def _bits(space: Space, model: Model) -> list[Any]:
     if isinstance(model, FDPA):
-        return [None, *range(1, models.F_RANGE[1] + 2)]
+        return [None, *range(1, _F_MOST + 1)]
     return list(range(models.F_RANGE[0], models.F_RANGE[1] + 1))
 
 
