@@ -106,6 +106,9 @@ import numpy as np
 def broken(A, B, C):
     raise RuntimeError("out of order")
 
+def quits(A, B, C):
+    raise SystemExit(0)
+
 def chain(A, B, C):
     with np.errstate(all="ignore"):
         for k in range(A.shape[-1]):
@@ -143,11 +146,14 @@ def test_probe_a_function_and_go_on(
     code = main(args)
     first = capsys.readouterr().out
     kept = answers.read_bytes()
-    # The same command is answered from the file: the box may be gone.
-    boxes.write_text(BOXES.replace("C = C +", "raise SystemError #"))
+    # The same command is answered from the file; three of its answers are asked again.
+    calls = tmp_path / "calls"
+    counted = f"def chain(A, B, C):\n    open({str(calls)!r}, 'a').write('x')"
+    boxes.write_text(BOXES.replace("def chain(A, B, C):", counted))
     assert main(args) == code
     assert capsys.readouterr().out == first
     assert answers.read_bytes() == kept
+    assert calls.read_text() == "xxx"
 
 
 def test_probe_says_what_went_wrong(
@@ -155,6 +161,8 @@ def test_probe_says_what_went_wrong(
 ) -> None:
     assert main(["probe", f"{boxes}:broken", "--k", "4"]) == 1
     assert "RuntimeError: out of order" in capsys.readouterr().out
+    assert main(["probe", f"{boxes}:quits", "--k", "4"]) == 1
+    assert "raised SystemExit: 0" in capsys.readouterr().out
     wrong = {
         ("H100",): "GPU and INSTR or path/to/module.py:function",
         (f"{boxes}:chain",): "needs --k",

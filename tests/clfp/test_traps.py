@@ -139,6 +139,54 @@ def test_broken(fn: Callable[..., Any], says: str) -> None:
     claims_nothing(report)
 
 
+class Speechless(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (SystemExit(0), "raised SystemExit: 0 "),
+        (GeneratorExit("gone"), "raised GeneratorExit: gone "),
+        (TimeoutError("no answer"), "raised TimeoutError: no answer "),
+        (Speechless(), "raised Speechless: (its message cannot be shown) "),
+    ],
+    ids=lambda x: type(x).__name__,
+)
+def test_raises_anything(error: BaseException, says: str) -> None:
+    def fn(A: Any, B: Any, C: Any) -> Any:
+        raise error
+
+    report = probe(box(fn), inputs=1_000)
+    assert report.status == "invalid"
+    assert says in report.reason
+    claims_nothing(report)
+
+
+def ones(A: Any, B: Any, C: Any) -> Any:
+    A[...] = 1
+    return UNIT(A, B, C)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda A, B, C: np.zeros_like(C),
+        lambda A, B, C: np.full_like(C, np.nan),
+        lambda A, B, C: np.full_like(C, np.inf),
+        lambda A, B, C: C,
+        lambda A, B, C: np.broadcast_to(np.float32(1), C.shape),
+        ones,
+    ],
+    ids=["zero", "NaN", "Inf", "C", "read-only", "A set to 1"],
+)
+def test_constant(fn: Callable[..., Any]) -> None:
+    report = probe(box(fn), inputs=2_000)
+    assert report.status in ("verified", "ambiguous", "unexplained")
+    assert report.counterexamples if report.status == "unexplained" else report.tested >= 2_000
+
+
 def test_hanging_keeps_what_was_found() -> None:
     calls = 0
 

@@ -270,6 +270,11 @@ class Box:
         if self.journal is not None:
             known = self.journal.recall(arrays, shape, code_dtype)
             if known is not None:
+                if self.journal.doubted and not np.array_equal(self._checked(arrays, shape), known):
+                    raise ValueError(
+                        f"checkpoint {self.journal.path} holds the answers of another function: "
+                        "asked one of its questions again, the box answers otherwise"
+                    )
                 return known
         codes = self._checked(arrays, shape)
         if self.journal is not None:
@@ -281,21 +286,24 @@ class Box:
             self._worker = _Worker(self.spec.fn)
         start = time.perf_counter()
         try:
-            d = self._worker.call(arrays, self.limit)
-        except TimeoutError:
+            # Copies: the box may work in place.
+            d, error = self._worker.call([x.copy() for x in arrays], self.limit)
+        except queue.Empty:
             self._worker = None  # left to itself: a thread cannot be stopped
             raise BoxError(
                 f"{self.probe}: the box did not return within {self.limit:g} s"
             ) from None
-        except Exception as error:
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            raise BoxError(
-                f"{self.probe}: the box raised {type(error).__name__}: {error} "
-                f"({where.filename}:{where.lineno})"
-            ) from error
         finally:
             self.seconds += time.perf_counter() - start
             self.calls += 1
+        if isinstance(error, KeyboardInterrupt):
+            raise error
+        if error is not None:
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            raise BoxError(
+                f"{self.probe}: the box raised {type(error).__name__}: {_message(error)} "
+                f"({where.filename}:{where.lineno})"
+            ) from error
         fmt = self.formats[3]
         if not isinstance(d, np.ndarray):
             raise BoxError(
@@ -312,6 +320,13 @@ def _values(fmt: Format, codes: Codes) -> Codes:
     """Codes as an array of the format's dtype, the same bits."""
     codes = np.ascontiguousarray(codes, fmt.code_dtype)
     return codes.view(fmt.dtype)
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)
+    except (Exception, SystemExit):  # it is the box's code that runs here
+        return "(its message cannot be shown)"
 
 
 class _Worker:
@@ -334,12 +349,7 @@ class _Worker:
     def stop(self) -> None:
         self._todo.put(None)
 
-    def call(self, arrays: list[Codes], limit: float) -> Any:
+    def call(self, arrays: list[Codes], limit: float) -> tuple[Any, BaseException | None]:
+        """What was returned, or raised; raises `queue.Empty` after ``limit`` seconds."""
         self._todo.put(arrays)
-        try:
-            value, error = self._done.get(timeout=limit)
-        except queue.Empty:
-            raise TimeoutError from None
-        if error is not None:
-            raise error
-        return value
+        return self._done.get(timeout=limit)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,14 +82,16 @@ def probe(
         limit: seconds that one call of the box may take.
         progress: called with a `Progress` now and then.
         checkpoint: a file that keeps the box's answers: after an interrupt the same call goes on
-            where it was. It is not deleted: a finished probe is repeated without the box.
+            where it was. It is not deleted: a finished probe is repeated from it. Up to three of
+            its answers are asked of the box again, for it may be another one by now.
 
     Returns:
         A `Report`, whatever the box does: one that raises, hangs or returns no D ends as "invalid",
         with the reason and what was found until then.
 
     Raises:
-        TypeError, ValueError: a wrong argument, or the checkpoint of another probe.
+        TypeError, ValueError: a wrong argument, or a checkpoint that is of another probe or
+            another function, or corrupted.
 
     Source: Xie et al., arXiv 2511.10909v2, section 3 (closed-loop feature probing).
     """
@@ -100,8 +103,10 @@ def probe(
             raise ValueError(f"{name} must be {low} or more, not {value}")
     if not limit > 0:
         raise ValueError(f"limit must be more than 0 seconds, not {limit!r}")
+    if not isinstance(checkpoint, str | os.PathLike | None):
+        raise TypeError(f"checkpoint must be a path or None, not {checkpoint!r}")
     shape = {x: getattr(spec, x) for x in ("name", *"mnkabcd", "scale", "block")}
-    about = {**shape, "inputs": inputs, "seed": seed, "bitmma_probe": 1}
+    about = {**shape, "inputs": inputs, "seed": seed, "bitmma_probe": 2}
     with contextlib.ExitStack() as stack:
         journal = None if checkpoint is None else Journal(checkpoint, about)
         if journal is not None:

@@ -93,14 +93,14 @@ class Space:
         for L in lengths:
             if scale is not None:
                 if scale.name == "ue8m0":
-                    yield STFDPA(L, F, rho, e_zero)
+                    yield from _valid(STFDPA, L, F, rho, e_zero)
                 for G in divisors(L):
-                    yield GSTFDPA(L, G, self._F_c(), rho, e_zero)
+                    yield from _valid(GSTFDPA, L, G, self._F_c(), rho, e_zero)
                 continue
-            yield TFDPA(L, F, rho, e_zero)
-            yield EFDPA(L, rho)
-            yield TRFDPA(L, F, rho=rho)
-            yield GTRFDPA(L, F, rho=rho)
+            yield from _valid(TFDPA, L, F, rho, e_zero)
+            yield from _valid(EFDPA, L, rho)
+            yield from _valid(TRFDPA, L, F, rho=rho)
+            yield from _valid(GTRFDPA, L, F, rho=rho)
         if scale is not None:
             return
         if self.d.name in ("f32", "f64"):
@@ -110,7 +110,8 @@ class Space:
                 yield FTZMulAdd(P)
         if self.tree is not None:
             for L, parts in lowered(self.tree, self.k):
-                yield Lowered(self.k, TFDPA(L, F, rho, e_zero), parts)
+                for unit in _valid(TFDPA, L, F, rho, e_zero):
+                    yield from _valid(Lowered, self.k, unit, parts)
 
     def _fused(self, forms: list[tuple[str, int]]) -> Iterator[Model]:
         """FDPA with what the readings say."""
@@ -129,24 +130,26 @@ class Space:
             if form == "grouped":
                 continue
             if form == "pairwise":
-                yield FDPA(L, order="pairwise", **first)
+                yield from _valid(FDPA, L, order="pairwise", **first)
                 continue
-            yield FDPA(L, c="early", **first)
-            yield FDPA(L, c="late", **first)
+            yield from _valid(FDPA, L, c="early", **first)
+            yield from _valid(FDPA, L, c="late", **first)
             # What was measured may be the cut of the joint sum.
             joint = {**first, "F": None, "F2": first["F"], "cut2": first["cut"], "c": "late"}
-            yield FDPA(L, **joint)
+            yield from _valid(FDPA, L, **joint)
             if first["F"] and form == "early":
                 F2 = min(first["F"] + 8, _F_MOST)
-                yield FDPA(L, c="late", F2=F2, cut2="RD", F_sum=F2 - 1, cut_sum="RD", **first)
+                yield from _valid(
+                    FDPA, L, c="late", F2=F2, cut2="RD", F_sum=F2 - 1, cut_sum="RD", **first
+                )
 
     def _sums(self, tree: Tree) -> Iterator[Model]:
         """The tree as it is: with fused multiply-adds, and with every product rounded."""
         for d in self._conversions():
             zero = "ieee" if self.facts.get("negative_zero") else "start"
             first: dict[str, Any] = {**d, "nan": self._nan(), "zero": zero}
-            yield SumTree(nested(tree, self.k), **first)
-            yield SumTree(nested(tree, self.k), rho_product=d["rho"], **first)
+            yield from _valid(SumTree, nested(tree, self.k), **first)
+            yield from _valid(SumTree, nested(tree, self.k), rho_product=d["rho"], **first)
 
     def _conversions(self) -> Iterator[dict[str, Conversion]]:
         """Roundings of the nodes and, if it is another one, of the output."""
@@ -239,6 +242,14 @@ class Space:
             picked = np.unique(np.linspace(0, len(fitting) - 1, _RIVALS).astype(int))
             found += [fitting[i] for i in picked if fitting]
         return found
+
+
+def _valid(build: Callable[..., Model], *args: Any, **parameters: Any) -> list[Model]:
+    """The model, or none: what was read of a box may be no parameter of this family."""
+    try:
+        return [build(*args, **parameters)]
+    except ValueError:
+        return []
 
 
 def _better(best: Model, others: list[Model], evidence: Evidence) -> Model:
