@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -71,7 +72,13 @@ def test_table_and_data(net: Any) -> None:
     lines = str(result).splitlines()
     assert lines[0].split() == ["layer", "A100−FP64", "H100−FP64", "A100≠H100"]
     assert [line.split()[0] for line in lines[2:6]] == ["first", "again", "again#2", "output"]
-    assert all(line.split()[-1].endswith("%") for line in lines[2:6])
+    cells = [line.split()[-1] for line in lines[2:6]]
+    assert all(cell == "0" or cell.endswith("%") for cell in cells) and "0.0%" not in cells
+    last = result.differences[-1]
+    for differing, cell in [(0, "0"), (1, "<0.1%"), (999, "<0.1%"), (1000, "0.1%")]:
+        d = replace(last, size=10**6, differing=differing)
+        table = str(replace(result, differences=(*result.differences[:-1], d)))
+        assert table.splitlines()[5].split()[-1] == cell
     data = result.to_dict()
     assert data["bits_version"] == bitmma.BITS_VERSION and len(data["differences"]) == 12
     pandas = pytest.importorskip("pandas", reason="pandas is not installed")

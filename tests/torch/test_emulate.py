@@ -606,6 +606,9 @@ def test_flush_to_zero_changes_no_bit() -> None:
         (("H100", {"fallback": "cpu"}), ValueError, "fallback is 'raise' or 'native'"),
         (("H100", {"modules": {"a": "A100"}}), TypeError, "modules must map patterns"),
         (("H100", {"no_products": "a::b"}), TypeError, "no_products must be a collection"),
+        (("H100", {"threads": -1}), ValueError, "threads must be a positive integer, not -1"),
+        (("H100", {"threads": 1.5}), TypeError, "threads must be a positive integer, not 1.5"),
+        (("H100", {"backward": 3}), TypeError, "backward must be True or False, not 3"),
         (("H100", {"schedule": {"matmul": Schedule()}}), ValueError, "has the key 'matmul'"),
         (("H100", {"schedule": {"mm": 128}}), TypeError, r"schedule\['mm'\] must be Schedule"),
         (("H100", {"instruction": {"mm": "m16n8k17"}}), ValueError, "has no instruction"),
@@ -630,6 +633,8 @@ def test_arguments_that_mean_nothing(arguments: Any, error: Any, words: str) -> 
         (lambda: torch.mm(A, B, out=torch.empty(5, 4)), "out must be torch.float16"),
         (lambda: F.conv1d(BATCH_A, rand(2, 4, 3)), "do not fit 1 groups"),
         (lambda: F.conv1d(BATCH_A[..., :2], rand(2, 5, 3)), "less than the 3 that the kernel"),
+        (lambda: F.conv2d(BATCH_A, rand(2, 3, 1, 1), padding=(0, -1)), "negative padding"),
+        (lambda: F.conv_transpose2d(BATCH_A, rand(3, 2, 1, 1), padding=-1), "negative padding"),
     ],
 )
 def test_operands_that_do_not_fit(call: Any, words: str) -> None:

@@ -138,6 +138,61 @@ def test_torchscript_passes_through_the_mode() -> None:
     assert context.report().products == 3
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("fused", ["prim::mkldnn_convolution", "prim::oneDNNFusionGroup"])
+def test_kernels_of_torchscript_that_call_no_dispatcher(fused: str) -> None:
+    """In the module's code, or in what the executor made of it in calls before."""
+    layers = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU()).eval()
+    x = torch.ones(1, 3, 8, 8)
+    with torch.no_grad():
+        if fused == "prim::mkldnn_convolution":
+            inner = torch.jit.optimize_for_inference(torch.jit.script(layers))
+        else:
+            before = torch.jit.onednn_fusion_enabled()
+            torch.jit.enable_onednn_fusion(True)
+            try:
+                inner = torch.jit.freeze(torch.jit.trace(layers, x))
+                for _ in range(3):
+                    inner(x)
+            finally:
+                torch.jit.enable_onednn_fusion(before)
+        model = torch.nn.Sequential(inner)
+        with emulate("H100", fp32="tf32") as context:
+            with pytest.raises(UnmodelledProduct, match=fused):
+                model(x)
+            assert torch.mm(x[0, 0], x[0, 0])[0, 0] == 8
+        (row,) = context.report().rows
+        assert (row.op, row.module) == ("mm", "")
+        for options in ({"fallback": "native"}, {"modules": {"0": "native"}}):
+            with (
+                emulate("H100", fp32="tf32", **options) as outer,
+                emulate("A100", **options) as run,
+            ):
+                model(x)
+            assert outer.report().rows == ()
+            (row,) = run.report().rows
+            assert (row.op, row.module, row.calls, row.native) == (fused, "0", 1, True)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_torchscript_fuses_nothing_inside() -> None:
+    layers = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.ReLU()).eval()
+    x = torch.ones(3, 8)
+    before = torch.jit.onednn_fusion_enabled()
+    torch.jit.enable_onednn_fusion(True)
+    try:
+        with torch.no_grad():
+            traced = torch.jit.freeze(torch.jit.trace(layers, x, check_trace=False))
+            with emulate("H100", fp32="tf32") as context:
+                for _ in range(3):
+                    traced(x)
+        assert torch.jit.onednn_fusion_enabled()
+    finally:
+        torch.jit.enable_onednn_fusion(before)
+    (row,) = context.report().rows
+    assert (row.op, row.calls, row.native) == ("addmm", 3, False)
+
+
 def test_exported_programs_pass_through_the_mode() -> None:
     layer = torch.nn.Linear(48, 4).half().requires_grad_(False)
     program = torch.export.export(layer, (A[0],)).module()

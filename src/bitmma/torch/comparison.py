@@ -107,7 +107,12 @@ class ModelComparison:
 
 
 def _cell(d: Difference) -> str:
-    return f"{d.relative:.2e}" if d.differing is None else f"{d.differing / max(d.size, 1):.1%}"
+    if d.differing is None:
+        return f"{d.relative:.2e}"
+    if not d.differing:
+        return "0"
+    share = d.differing / d.size
+    return "<0.1%" if share < 0.001 else f"{share:.1%}"
 
 
 def compare(

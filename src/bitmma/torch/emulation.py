@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import torch
 from bitmma import isa
+from bitmma.engine.cpu import thread_count
 from bitmma.schedule import Schedule
 from bitmma.torch.mode import NATIVE, Calls, Mode, Modules, Settings
 from bitmma.torch.policy import Policy
@@ -32,8 +33,9 @@ class emulate:
 
     The context is of one thread, and eager: what torch.compile has compiled PyTorch itself runs
     eagerly inside. While it is entered, some switches of PyTorch are set for the whole process:
-    oneDNN and the fast path of `torch.nn.MultiheadAttention` are off, and of attention's kernels
-    only PyTorch's own order of products and softmax is on, in the tensors' dtype.
+    oneDNN, TorchScript's fusers and the fast path of `torch.nn.MultiheadAttention` are off, and of
+    attention's kernels only PyTorch's own order of products and softmax is on, in the tensors'
+    dtype.
 
     Args:
         gpu: a GPU's name, as for `bitmma.instruction`, or a `Policy`.
@@ -84,9 +86,11 @@ class emulate:
             raise ValueError(f"fallback is 'raise' or 'native', not {fallback!r}")
         if isinstance(no_products, str):
             raise TypeError(f"no_products must be a collection of names, not {no_products!r}")
-        self._settings = Settings(
-            gpu, modules, bool(backward), fallback, frozenset(no_products), threads
-        )
+        if not isinstance(backward, bool):
+            raise TypeError(f"backward must be True or False, not {backward!r}")
+        if threads is not None:
+            thread_count(threads)  # raises where it is no number of threads
+        self._settings = Settings(gpu, modules, backward, fallback, frozenset(no_products), threads)
         self._ledger = Ledger()
         self._modules = Modules()
         self._mode = Mode(self._settings, self._modules, self._ledger)
@@ -98,6 +102,9 @@ class emulate:
         with contextlib.ExitStack() as stack:
             stack.enter_context(_switches())
             stack.enter_context(self._modules)
+            hooks = torch.nn.modules.module
+            hook = hooks.register_module_forward_pre_hook(self._mode.check_scripted)
+            stack.callback(hook.remove)
             stack.callback(self._mode.tie_gradients)
             saved = torch.autograd.graph.saved_tensors_hooks
             stack.enter_context(saved(lambda tensor: tensor, self._mode.check_saved))
@@ -122,6 +129,8 @@ def _switches() -> Iterator[None]:
     c, cuda = torch._C, torch.backends.cuda
     switches: tuple[tuple[Callable[[], bool], Callable[[bool], object], bool], ...] = (
         (c._get_mkldnn_enabled, c._set_mkldnn_enabled, False),
+        (c._jit_llga_enabled, c._jit_set_llga_enabled, False),
+        (c._jit_texpr_fuser_enabled, c._jit_set_texpr_fuser_enabled, False),
         (torch.backends.mha.get_fastpath_enabled, torch.backends.mha.set_fastpath_enabled, False),
         (cuda.flash_sdp_enabled, cuda.enable_flash_sdp, False),
         (cuda.mem_efficient_sdp_enabled, cuda.enable_mem_efficient_sdp, False),

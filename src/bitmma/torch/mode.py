@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 from collections.abc import Mapping, Sequence
@@ -148,14 +149,25 @@ class Mode(TorchDispatchMode):
 
     def left(self, op: str, reason: Exception, func: Any, args: Any, kwargs: Any) -> Any:
         """The operator by PyTorch, counted; where that was not asked for, the reason raised."""
+        what = self._leave(op, reason)
+        result = func(*args, **kwargs)
+        self._ledger.add(what, 1, 1, _macs(func, args, kwargs, result))
+        return result
+
+    def _leave(self, op: str, reason: Exception) -> What:
+        """What to count of an operator left to PyTorch; where it must not be, the reason raised."""
         if self._policy() == NATIVE:
             reason = _LeftToPyTorch("as modules= says")
         elif isinstance(reason, UnmodelledProduct) and self.settings.fallback == "raise":
             raise reason
-        result = func(*args, **kwargs)
-        what = What(self._path[-1], op, "", str(reason).partition("; ")[0], "", True)
-        self._ledger.add(what, 1, 1, _macs(func, args, kwargs, result))
-        return result
+        return What(self._path[-1], op, "", str(reason).partition("; ")[0], "", True)
+
+    def check_scripted(self, module: Any, inputs: Any) -> None:
+        """A hook before forward: kernels in TorchScript that call no dispatcher are left, too."""
+        if isinstance(module, torch.jit.ScriptModule) and _active()[-1:] == [self]:
+            for op in _fused(module):
+                why = UnmodelledProduct(operators.explain_opaque(op))
+                self._ledger.add(self._leave(op, why), 1, 1, None)
 
     def _classify(self, func: Any) -> Kind:
         name, overload = func._schema.name, func._schema.overload_name
@@ -280,8 +292,7 @@ class Mode(TorchDispatchMode):
 
     def _check_active(self, what: str) -> None:
         """GradientError unless this is the emulation that a backward pass runs in."""
-        active = [m for m in _get_current_dispatch_mode_stack() if isinstance(m, Mode)]
-        if self.settings.backward and active[-1:] == [self]:
+        if self.settings.backward and _active()[-1:] == [self]:
             return
         how = (
             "must be called inside that same context"
@@ -311,6 +322,21 @@ class Calls(TorchFunctionMode):
 
 
 # --- helpers --------------------------------------------------------------------------------------
+
+
+def _active() -> list[Mode]:
+    """The emulations that are entered in this thread, the innermost one last."""
+    return [mode for mode in _get_current_dispatch_mode_stack() if isinstance(mode, Mode)]
+
+
+def _fused(module: Any) -> list[str]:
+    """The nodes of `operators.FUSED` in a scripted module: in its code and in what that became."""
+    graphs = [module.inlined_graph]
+    with contextlib.suppress(RuntimeError):  # there are no plans before the first calls
+        state = module.get_debug_state()
+        graphs += [plan.graph for plan in state.execution_plans.values()]
+    found = [[n.kind() for k in operators.FUSED for n in g.findAllNodes(k)] for g in graphs]
+    return max(found, key=len)
 
 
 @functools.cache

@@ -27,6 +27,7 @@ from typing import Any, Literal
 import torch
 
 __all__ = [
+    "FUSED",
     "HIDDEN_COMPOSITES",
     "INTEGER_PRODUCTS",
     "KERNELS_TO_DECOMPOSE",
@@ -153,6 +154,16 @@ HIDDEN_COMPOSITES = _names(
     quantized_lstm_cell quantized_gru_cell quantized_rnn_relu_cell quantized_rnn_tanh_cell
     _wrapped_quantized_linear_prepacked
     """
+)
+
+#: Nodes of TorchScript that compute (or may compute) products without the dispatcher.
+FUSED = (
+    "prim::mkldnn_convolution",
+    "prim::oneDNNFusionGroup",
+    "prim::TensorExprGroup",
+    "prim::TensorExprDynamicGroup",
+    "prim::CudaFusionGroup",
+    "prim::FusionGroup",
 )
 
 

@@ -364,6 +364,10 @@ def _convolution(
     _check("convolution", {"input": (input, weight.dim()), "weight": (weight, weight.dim())})
     each = [_each(x, weight.dim() - 2) for x in (stride, padding, dilation, output_padding)]
     stride, padding, dilation, output_padding = each
+    if min((*padding, *output_padding), default=0) < 0:
+        raise ValueError(
+            f"convolution: negative padding: {padding}, of the output {output_padding}"
+        )
     if transposed:
         y = _spread(product, input, weight, stride, padding, dilation, output_padding, groups)
     else:
