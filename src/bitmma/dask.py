@@ -20,10 +20,10 @@ import numpy as np
 
 from bitmma import formats
 from bitmma.epilogue import Epilogue
-from bitmma.gemm import find, planned
 from bitmma.gemm import matmul as _matmul
+from bitmma.gemm import planned
 from bitmma.schedule import Schedule
-from bitmma.unit import Instruction
+from bitmma.unit import Instruction, resolve
 
 __all__ = ["matmul"]
 
@@ -71,7 +71,7 @@ def matmul(
         if x is not None
     }
     fixed: dict[str, Any] = {
-        "instruction": find(instruction), "schedule": schedule, "epilogue": epilogue,
+        "instruction": resolve(instruction), "schedule": schedule, "epilogue": epilogue,
     }  # fmt: skip
     blocks: dict[str, Any] = {
         "promote_block_a": promote_block_a, "promote_block_b": promote_block_b,

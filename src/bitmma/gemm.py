@@ -18,10 +18,9 @@ from bitmma import engine, formats
 from bitmma.engine import operands
 from bitmma.epilogue import Epilogue, canonical_nan
 from bitmma.schedule import Schedule
-from bitmma.unit import MAX_LEADING, Call, Instruction
-from bitmma.unit import instruction as by_name
+from bitmma.unit import MAX_LEADING, Call, Instruction, resolve
 
-__all__ = ["Product", "addend_format", "find", "matmul", "planned"]
+__all__ = ["Product", "addend_format", "matmul", "planned"]
 
 Array = npt.NDArray[Any]
 Progress = Callable[[int, int], None]
@@ -138,7 +137,7 @@ def planned(
     promote_block_b: tuple[int, int] = (128, 128),
 ) -> Product:
     """The checked product, not yet computed. Arguments and errors as `matmul`."""
-    instr = find(instruction)
+    instr = resolve(instruction)
     schedule = _checked(schedule, Schedule, "schedule") or Schedule()
     epilogue = _checked(epilogue, Epilogue, "epilogue")
     if epilogue is not None and instr.d == "f64":
@@ -170,18 +169,6 @@ def planned(
     for tiles in schedule.parts(K) if blocks else ():
         plan.promotion_scales(tiles)  # raises where a chain runs across blocks
     return plan
-
-
-def find(instruction: Any) -> Instruction:
-    """The instruction, given itself or as GPU and name."""
-    if isinstance(instruction, tuple) and len(instruction) == 2:
-        instruction = by_name(*instruction)
-    if not isinstance(instruction, Instruction):
-        raise TypeError(
-            f"instruction must be an Instruction or a (gpu, name) pair, not {instruction!r}; "
-            "bitmma.recipes.default_instruction gives a GPU's for a format"
-        )
-    return instruction
 
 
 def addend_format(instr: Instruction, schedule: Schedule, epilogue: Epilogue | None) -> str:

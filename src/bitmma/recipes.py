@@ -21,9 +21,9 @@ from bitmma import formats, isa
 from bitmma.blocks import quantize_blocks
 from bitmma.engine import operands
 from bitmma.epilogue import Epilogue
-from bitmma.gemm import find, matmul
+from bitmma.gemm import matmul
 from bitmma.schedule import Schedule
-from bitmma.unit import Instruction, instructions
+from bitmma.unit import Instruction, instructions, resolve
 
 __all__ = [
     "Recipe",
@@ -239,7 +239,7 @@ def zero_accumulate(instruction: Instruction | tuple[str, str]) -> Recipe:
 
     Evidence: the instruction's; IEEE addition. No recording of a kernel that does it.
     """
-    instr = find(instruction)
+    instr = resolve(instruction)
     evidence = "the instruction's own, and IEEE addition; no recording of a kernel"
     return Recipe("zero_accumulate", instr, Schedule(promote_every=instr.k), evidence)
 
@@ -297,7 +297,7 @@ def scaled_operands(
         raise ValueError(f"power must be -126 to 126, not {power}")
     if operands not in ("A", "B", "AB"):
         raise ValueError(f"operands is 'A', 'B' or 'AB', not {operands!r}")
-    instr = find(instruction)
+    instr = resolve(instruction)
     if (instr.c, instr.d) != ("f32", "f32") or instr.scale:
         raise ValueError(f"scaled_operands needs an f32 C and D and no block scales: {instr.name}")
     evidence = "the instruction's own, and IEEE multiplication; no recording of a kernel"

@@ -459,6 +459,18 @@ def instructions(
     return tuple(map(_made, entries))
 
 
+def resolve(instruction: Any, name: str = "instruction") -> Instruction:
+    """The instruction, given itself or as GPU and name; ``name`` is what a TypeError calls it."""
+    if isinstance(instruction, tuple) and len(instruction) == 2:
+        instruction = _by_name(*instruction)
+    if not isinstance(instruction, Instruction):
+        raise TypeError(
+            f"{name} must be an Instruction or a (gpu, name) pair, not {instruction!r}; "
+            "bitmma.recipes.default_instruction gives a GPU's for a format"
+        )
+    return instruction
+
+
 def prepare(B: Array, instruction: Instruction | tuple[str, str]) -> operands.Prepared:
     """B read, checked and laid out once, to be passed in its place any number of times.
 
@@ -479,13 +491,7 @@ def prepare(B: Array, instruction: Instruction | tuple[str, str]) -> operands.Pr
     Raises:
         TypeError, ValueError: as for B in a call of the instruction; fewer than two dimensions.
     """
-    if isinstance(instruction, tuple) and len(instruction) == 2:
-        instruction = _by_name(*instruction)
-    if not isinstance(instruction, Instruction):
-        raise TypeError(
-            f"instruction must be an Instruction or a (gpu, name) pair, not {instruction!r}; "
-            "bitmma.recipes.default_instruction gives a GPU's for a format"
-        )
+    instruction = resolve(instruction)
     made = operands.prepared(B, instruction.b, "B")
     if len(made.shape) < 2:
         raise ValueError(f"B must be (..., K, N), got {_tuple(made.shape)}")

@@ -14,6 +14,7 @@ from bitmma.analysis.exact import ulp
 from bitmma.analysis.stages import CAUSES, Product
 from bitmma.analysis.tables import Tabular
 from bitmma.formats import Format
+from bitmma.unit import resolve
 
 __all__ = [
     "Asymmetry",
@@ -102,7 +103,7 @@ def discrepancy(
     Raises:
         TypeError, ValueError: as `bitmma.matmul`; operand formats that differ.
     """
-    one, two = stages.resolve(first, "first"), stages.resolve(second, "second")
+    one, two = resolve(first, "first"), resolve(second, "second")
     for field in ("a", "b", "c", "scale", "block"):
         mine, other = getattr(one, field), getattr(two, field)
         alike = mine == other or (mine and other and {mine, other} == {"tf32", "xf32"})
@@ -234,7 +235,7 @@ def symmetry(
 
     Signs of zero and NaNs do not count. Arguments as for `bitmma.matmul`.
     """
-    instr = stages.resolve(instruction)
+    instr = resolve(instruction)
     a, b, c, *scales = stages.to_codes(instr, A, B, C, scale_a, scale_b)
     plain = stages.run(instr, (a, b, c, *scales), None)
     negated = _negative(a, instr.a), b, None if c is None else _negative(c, instr.c)
@@ -304,7 +305,7 @@ def monotonicity(
     the raised term can push the others' low bits out. Where b is negative a product sinks instead,
     and an output that rises counts. K + 2 products are computed. Arguments as for `bitmma.matmul`.
     """
-    instr = stages.resolve(instruction)
+    instr = resolve(instruction)
     a, b, c, *scales = stages.to_codes(instr, A, B, C, scale_a, scale_b)
     c_format = formats.get(instr.c)
     if c is None:

@@ -59,8 +59,7 @@ from bitmma.models import (
     Model,
 )
 from bitmma.schedule import Schedule
-from bitmma.unit import Instruction
-from bitmma.unit import instruction as _find
+from bitmma.unit import Instruction, resolve
 
 __all__ = [
     "CAUSES",
@@ -69,7 +68,6 @@ __all__ = [
     "last_rounding",
     "peel",
     "product",
-    "resolve",
     "run",
     "spread",
     "to_codes",
@@ -80,15 +78,6 @@ Floats = npt.NDArray[np.float64]
 
 #: In the order in which they are switched off.
 CAUSES = ("input", "accumulation", "alignment", "rounding")
-
-
-def resolve(instruction: Any, name: str = "instruction") -> Instruction:
-    """An Instruction, or GPU and name."""
-    if isinstance(instruction, tuple) and len(instruction) == 2:
-        instruction = _find(*instruction)
-    if not isinstance(instruction, Instruction):
-        raise TypeError(f"{name} must be an Instruction or a (gpu, name) pair, not {instruction!r}")
-    return instruction
 
 
 @dataclass(frozen=True, eq=False)
