@@ -211,10 +211,27 @@ def draw_tree(rng: Rng, K: int) -> models.SumTree:
     if plain:
         rho, zero, flushes[2] = pick(rng, (models.RNE_FP32, models.RNE_FP64)), "ieee", "no"
         rho_product = rho if rho_product else None
+    tree = models.SumTree(parts[0]).tree
+    if not plain and chance(rng, 0.5):
+        tree = bracketed(rng, tree)
+    out = draw_rho(rng) if chance(rng, 0.3) else None
     return models.SumTree(
-        parts[0], rho, rho_product, draw_rho(rng) if chance(rng, 0.3) else None, *flushes, zero,
-        nan=pick(rng, ("ones", "quiet")),
+        tree, rho, rho_product, out, *flushes, zero, draw_rho(rng) if "[" in tree else None,
+        pick(rng, (None, *models.FLUSHES)) if out else None, nan=pick(rng, ("ones", "quiet")),
     )  # fmt: skip
+
+
+def bracketed(rng: Rng, tree: str) -> str:
+    """The tree with some of its nodes written in brackets."""
+    found, open_nodes = list(tree), []
+    for i, letter in enumerate(tree):
+        if letter == "(":
+            open_nodes.append(i)
+        elif letter == ")" and chance(rng, 0.4):
+            found[open_nodes.pop()], found[i] = "[]"
+        elif letter == ")":
+            open_nodes.pop()
+    return "".join(found)
 
 
 # --- operands -------------------------------------------------------------------------------------

@@ -83,7 +83,7 @@ def compare(
 
 @pytest.mark.parametrize(("part", "units"), [(i, 60) for i in range(4)])
 def test_random_models(part: int, units: int, assert_same_bits: Check) -> None:
-    rng = np.random.default_rng(part)
+    rng = np.random.default_rng([part, 1])
     seen: dict[str, set[Any]] = defaultdict(set)
     traces = []
     for number in range(units):
@@ -109,6 +109,8 @@ def test_random_models(part: int, units: int, assert_same_bits: Check) -> None:
     for field in ("F", "F_c", "F_groups", "F2", "F_sum", "e_zero", "e_sum", "drop_c",
                   "product_overflow", "rho_products", "rho_product", "out"):  # fmt: skip
         assert None in seen[field] and len(seen[field]) > 2, field
+    for field in ("rho2", "flush_last"):
+        assert None in seen[field] and len(seen[field]) > 1, field
     assert len(seen["rho"]) > 10 and len(seen["tree"]) > 10
     assert {rho.overflow for rho in seen["rho"]} == {"inf", "saturate", "ieee"}
 
@@ -193,6 +195,10 @@ def accumulators(K: int, n: int) -> Any:
         unit(SumTree((*range(100), "c"), RNE_FP64), "f64", "f64", "f64", 100),
         unit(SumTree(chain(4096), RNE_FP32), "e4m3", "e2m3", "f32", 4096),
         unit(SumTree(chain(3, ("c",)), RD_IEEE), "f32", "f32", "f32", 3),
+        unit(SumTree("[([(((0 1) 2) 3)] (((4 5) 6) 7))]", rho2=RNE_FP16), "f16", "f16", "f16", 8),
+        unit(SumTree("[[[(c 0) 1] (2)] 3]", RNE_FP16, rho2=RNE_FP32), "f16", "f16", "f16", 4),
+        unit(SumTree("([0 1] [2 3])", RNE_FP32, out=RNE_FP16, rho2=Conversion("RZ", "f32", 12),
+                     flush_out="sign", flush_last="no"), "bf16", "bf16", "f32", 4),
     ],
     ids=lambda u: f"{u.k}-{u.a}-{u.model.rho}-{u.model.tree[:20]}",
 )  # fmt: skip

@@ -418,6 +418,51 @@ def test_out_rounds_a_second_time() -> None:
     assert run(saturating, (70000, 0), 1) == 65504
 
 
+def test_nodes_in_brackets_are_rounded_by_rho2() -> None:
+    """A float16 accumulator over float32 sums of two; once rounded from them, or twice."""
+    ulp = 2.0**-10
+    model = SumTree("[[(0 1)] (2 3)]", rho2=RNE_FP16)
+    assert (model.d, model.roundings) == ("f16", (RNE_FP32, RNE_FP16, RNE_FP32, RNE_FP16))
+    assert run(model, (1, ulp / 4, ulp / 4, ulp / 4), 1) == 1  # both blocks are too small for f16
+    assert (
+        run(SumTree("[(0 1) (2 3)]", rho2=RNE_FP16), (1, ulp / 4, ulp / 4, ulp / 4), 1) == 1 + ulp
+    )
+    tie = (1, ulp / 2, ulp * 2.0**-16, 0)  # just above a tie of f16, which f32 makes exact
+    assert run(SumTree("[(0 1) (2 3)]", rho2=RNE_FP16), tie, 1) == 1 + ulp
+    assert run(SumTree("[((0 1) (2 3))]", rho2=RNE_FP16), tie, 1) == 1
+    widths = SumTree("([0 1] (2 3))", rho2=RNE_FP16)
+    assert (widths.d, run(widths, (1, ulp / 4, 0, ulp / 4), 1)) == ("f32", 1 + ulp / 4)
+    start = SumTree("([(0)] 1)", zero="start", rho2=RNE_FP16)
+    assert sign(run(start, (-0.0, -0.0), 1)) == 1
+
+
+def test_brackets_and_rho2_go_together() -> None:
+    for tree, rho2 in (("(0 1)", RNE_FP16), ("[0 1]", None), ("([0] 1)", None)):
+        with pytest.raises(ValueError, match=r"rho2 rounds the nodes in \[ \], and the tree has"):
+            SumTree(tree, rho2=rho2)
+    for tree in ("(0 1]", "[0 1)", "([0) 1]", "]0[", "[]"):
+        with pytest.raises(ValueError, match="SumTree: tree"):
+            SumTree(tree, rho2=RNE_FP16)
+    model = SumTree(" [ (0   c)1 ] ", rho2="RNE_FP16")
+    assert (model.tree, model.rho2) == ("[(0 c) 1]", RNE_FP16)
+    assert eval(repr(model), vars(models)) == model == pickle.loads(pickle.dumps(model))
+
+
+@pytest.mark.parametrize(("last", "want"), [("no", -(2.0**-24)), ("zero", 0.0), ("sign", -0.0)])
+def test_the_last_rounding_may_flush_otherwise(last: Any, want: float) -> None:
+    """Sums flush to zeros of their sign; -2^-24, normal there, is subnormal in the output."""
+    model = SumTree("(0 1)", out=RNE_FP16, flush_out="sign", flush_last=last)
+    got = run(model, (-(2.0**-24), 0), 1)
+    assert (got, sign(got)) == (want, sign(want))
+    got = run(model, (-(2.0**-140), -0.0), 1)  # whatever the output does, -0 comes of the sum
+    assert (got, sign(got)) == (0, 1 if last == "zero" else -1)
+    assert run(dataclasses.replace(model, flush_last=None), (-(2.0**-24), 0), 1) == 0
+    with pytest.raises(ValueError, match="flush_last is for the results of out"):
+        SumTree("(0 1)", flush_last="no")
+    with pytest.raises(ValueError, match="flush_last is one of"):
+        SumTree("(0 1)", out=RNE_FP16, flush_last="yes")  # type: ignore[arg-type]
+
+
 def test_a_sum_without_c_ignores_it() -> None:
     assert run(SumTree((0, 1)), (1, 2), 1, np.nan) == 3
 

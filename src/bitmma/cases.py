@@ -227,7 +227,7 @@ class _Setup:
 def _kept_bits(model: Model) -> int:
     """Mantissa bits of the output that the last rounding keeps."""
     if isinstance(model, SumTree):
-        return _bits_of(model.out or model.rho)
+        return _bits_of(model.out or model.roundings[-1])
     rho: Conversion | None = getattr(getattr(model, "unit", model), "rho", None)
     return formats.get(model.d).mantissa_bits if rho is None else _bits_of(rho)
 
@@ -893,6 +893,10 @@ def coverage(traces: Iterable[_TraceLike]) -> Coverage:
     return Coverage(nan=dict(nan), **counts)
 
 
+def _roundings(model: SumTree) -> list[Conversion]:
+    return [x for x in (model.rho, model.rho2, model.out) if x is not None]
+
+
 @functools.lru_cache(maxsize=1 << 16)
 def _classified(format: str, code: int) -> tuple[Kind, int]:
     return formats.get(format).decode(code)[:2]
@@ -917,7 +921,7 @@ def _is_tie(model: Model, step: Any) -> bool:
     fmt = formats.get(step.format)
     exponent = max(abs(n).bit_length() - 1 + q, fmt.min_exponent)
     kept = _kept_bits(model)
-    if isinstance(model, SumTree) and step.rounding == str(model.rho):
-        kept = _bits_of(model.rho)
+    if isinstance(model, SumTree):
+        kept = next(_bits_of(x) for x in _roundings(model) if str(x) == step.rounding)
     shift = exponent - kept - q
     return bool(shift > 0 and n & ((1 << shift) - 1) == 1 << (shift - 1))

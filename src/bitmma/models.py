@@ -386,7 +386,7 @@ class _General(Model):
     def _check_common(self) -> None:
         owner = type(self).__name__
         object.__setattr__(self, "rho", _conversion(self.rho, owner))  # type: ignore[attr-defined]
-        for field in ("rho_products", "rho_product", "out"):
+        for field in ("rho_products", "rho_product", "out", "rho2"):
             value = getattr(self, field, None)
             if value is not None:
                 object.__setattr__(self, field, _conversion(value, owner, field))
@@ -516,22 +516,29 @@ class SumTree(_General):
     node, and by default so are signs of zero. It has exactly K products, each of 0..K-1 once; c
     need not occur, and is then ignored.
 
+    A node in brackets, ``[x y]``, is rounded by ``rho2`` instead. So ``[[(0 1)] (2 3)]`` adds
+    blocks of two products to an accumulator of another format, and ``[(x y)]`` rounds twice.
+
     Examples:
         >>> import functools
         >>> functools.reduce(lambda t, i: (t, i), range(4), "c")  # a chain of four FMAs
         (((('c', 0), 1), 2), 3)
         >>> SumTree((((0,), 2), ((1,), 3)))  # two accumulators with FMAs, then one addition
         SumTree(tree='(((0) 2) ((1) 3))')
+        >>> SumTree("[([(0 1)] (2 3))]", rho2="RNE_FP16").d  # a float16 accumulator
+        'f16'
 
     Attributes:
         tree: nested tuples or lists of leaves, or the same as text without commas, which is how it
-            is kept: of any depth, at most 4096 leaves.
-        rho: the rounding of every node.
+            is kept: of any depth, at most 4096 leaves. Brackets can be written in text only.
+        rho: the rounding of every node, but of those in brackets.
         rho_product: the rounding of every product, or None.
         out: a second rounding, of the root, to the output; None: there is none.
         flush_in, flush_c, flush_out, zero, nan: as for `FDPA`; ``flush_out`` is for the results of
             all roundings, and ``zero`` may also be "start": IEEE's, but where a node has one child,
             as an accumulator's first product, it is added to +0, so that -0 becomes +0 there.
+        rho2: the rounding of the nodes in brackets; None where there are none.
+        flush_last: ``flush_out`` for the results of ``out``; None: the same.
     """
 
     family: ClassVar[str] = "SumTree"
@@ -543,6 +550,8 @@ class SumTree(_General):
     flush_c: _Flush = "no"
     flush_out: _Flush = "no"
     zero: Literal["plus", "signed", "ieee", "start"] = "ieee"
+    rho2: Conversion | None = None
+    flush_last: _Flush | None = None
     nan: _Nan = dataclasses.field(default="quiet", kw_only=True)  # type: ignore[misc]
 
     def __post_init__(self) -> None:
@@ -550,6 +559,15 @@ class SumTree(_General):
         object.__setattr__(self, "tree", _tree_text(self.tree))
         _check_leaves(self.tree)
         self._check_common()
+        if ("[" in self.tree) != (self.rho2 is not None):
+            has = "has some" if "[" in self.tree else "has none"
+            raise ValueError(
+                f"SumTree: rho2 rounds the nodes in [ ], and the tree {has}: rho2={self.rho2!r}"
+            )
+        if self.flush_last is not None:
+            _check_choice(self, "flush_last", FLUSHES)
+            if self.out is None:
+                raise ValueError("SumTree: flush_last is for the results of out, and there is none")
 
     @property
     def K(self) -> int:
@@ -565,8 +583,13 @@ class SumTree(_General):
         return _tree_nodes(self.tree)[1]
 
     @property
+    def roundings(self) -> tuple[Conversion, ...]:
+        """The rounding of every node, in the order of ``nodes``."""
+        return tuple((self.rho2 or self.rho) if x else self.rho for x in _tree_nodes(self.tree)[2])
+
+    @property
     def d(self) -> str:
-        return (self.out or self.rho).format
+        return (self.out or self.roundings[-1]).format
 
     @property
     def group(self) -> int:
@@ -578,10 +601,9 @@ _NODES_MAX = 4 * L_RANGE[1]
 
 
 def _tree_tokens(tree: Tree) -> Iterator[str]:
-    """ "(", ")" and leaves in the order in which they are written."""
+    """Parentheses, brackets and leaves in the order in which they are written."""
     if isinstance(tree, str):
-        text = tree.replace("(", " ( ").replace(")", " ) ").split()
-        yield from text
+        yield from re.findall(r"[()\[\]]|[^()\[\]\s]+", tree)
         return
     open_nodes: list[Iterator[Any]] = [iter((tree,))]
     while open_nodes:
@@ -610,21 +632,26 @@ def _tree_text(tree: Tree) -> str:
     tokens = list(itertools.islice(_tree_tokens(tree), _NODES_MAX + 1))
     if len(tokens) > _NODES_MAX:
         raise ValueError(f"{_TREE} has more than {_NODES_MAX} leaves and parentheses")
-    text = " ".join(tokens).replace("( ", "(").replace(" )", ")")
-    depth = 0
+    text = re.sub(r"([(\[]) | (?=[)\]])", r"\1", " ".join(tokens))
+    unmatched = f"{_TREE} must be one node, its parentheses matched: {_shortened(text)}"
+    open_nodes: list[str] = []
     for token, following in itertools.zip_longest(tokens, tokens[1:]):
-        if not re.fullmatch(r"[()c]|0|[1-9][0-9]{0,5}", token, re.ASCII):
+        if not re.fullmatch(r"[()\[\]c]|0|[1-9][0-9]{0,5}", token, re.ASCII):
             raise ValueError(f"{_TREE} has {token!r}, which is neither a product, nor c, nor ( )")
-        if token == "(" and following == ")":
-            raise ValueError(f"{_TREE} has a node of nothing: {_shortened(text)}")
-        depth += {"(": 1, ")": -1}.get(token, 0)
-        if depth <= 0 and (following is not None or token != ")"):
-            raise ValueError(
-                f"{_TREE} must be one node, its parentheses matched: {_shortened(text)}"
-            )
-    if not tokens or depth:
-        raise ValueError(f"{_TREE} must be one node, its parentheses matched: {_shortened(text)}")
+        if token in _CLOSING:
+            open_nodes.append(_CLOSING[token])
+            if following == _CLOSING[token]:
+                raise ValueError(f"{_TREE} has a node of nothing: {_shortened(text)}")
+        elif token in ")]" and (not open_nodes or open_nodes.pop() != token):
+            raise ValueError(unmatched)
+        if not open_nodes and (following is not None or token not in ")]"):
+            raise ValueError(unmatched)
+    if not tokens or open_nodes:
+        raise ValueError(unmatched)
     return text
+
+
+_CLOSING = {"(": ")", "[": "]"}
 
 
 def _shortened(text: str) -> str:
@@ -643,20 +670,23 @@ def _check_leaves(text: str) -> None:
 
 
 @functools.lru_cache(1024)
-def _tree_nodes(text: str) -> tuple[int, tuple[tuple[int, ...], ...]]:
-    tokens = re.findall(r"[()c]|[0-9]+", text)
+def _tree_nodes(text: str) -> tuple[int, tuple[tuple[int, ...], ...], tuple[bool, ...]]:
+    """How many products, the children of every node, and whether it is in brackets."""
+    tokens = re.findall(r"[()\[\]c]|[0-9]+", text)
     K = sum(token.isdecimal() for token in tokens)
     nodes: list[tuple[int, ...]] = []
+    bracketed: list[bool] = []
     open_nodes: list[list[int]] = [[]]
     for token in tokens:
-        if token == "(":
+        if token in _CLOSING:
             open_nodes.append([])
-        elif token == ")":
+        elif token in ")]":
             nodes.append(tuple(open_nodes.pop()))
+            bracketed.append(token == "]")
             open_nodes[-1].append(K + len(nodes))
         else:
             open_nodes[-1].append(K if token == "c" else int(token))
-    return K, tuple(nodes)
+    return K, tuple(nodes), tuple(bracketed)
 
 
 #: All models. Others, and classes made of these, are nothing that the engines know.

@@ -977,17 +977,17 @@ def _sum_tree(work: _Work, start: int, c: _Operand) -> list[Step]:
             children[i] = _summand(p.name, _Operand(fmt, step.result))
     children.append(_summand("c", _flushed(c, model.flush_c)))
     steps: list[Step] = []
-    rho_format = formats.get(model.rho.format)
-    for j, node in enumerate(model.nodes):
+    for j, (node, rho) in enumerate(zip(model.nodes, model.roundings, strict=True)):
         terms = [children[i] for i in node]
         names = [t.name for t in terms]
         text = " + ".join(names if len(names) <= 8 else [*names[:3], "…", *names[-3:]])
         if model.zero == "start" and len(terms) == 1 and not terms[0].n:
             terms = [terms[0]._replace(sign=0)]
-        steps.append(_added(model, f"s{j} = {text}", terms, model.rho))
-        children.append(_summand(f"s{j}", _Operand(rho_format, steps[-1].result)))
+        steps.append(_added(model, f"s{j} = {text}", terms, rho))
+        children.append(_summand(f"s{j}", _Operand(formats.get(rho.format), steps[-1].result)))
     if model.out is not None:
-        steps.append(_added(model, f"d = {children[-1].name}", children[-1:], model.out))
+        last = replace(model, flush_out=model.flush_last or model.flush_out)
+        steps.append(_added(last, f"d = {children[-1].name}", children[-1:], model.out))
     return steps
 
 

@@ -140,7 +140,8 @@ class General {
     return flushed;
   }
 
-  u64 rounded(const Wide& x, const Rho& rho, const Zeros& zeros) const {
+  u64 rounded(const Wide& x, const Rho& rho, const Zeros& zeros) const { return rounded(x, rho, zeros, o_.flush_out); }
+  u64 rounded(const Wide& x, const Rho& rho, const Zeros& zeros, Flush flush_out) const {
     const Format& f = rho.format;
     const u64 minus_zero = u64(1) << (f.width - 1);
     u64 code = 0;
@@ -149,7 +150,7 @@ class General {
       code = minus_zero;
     if (o_.zero == ZeroRule::plus && code == minus_zero) code = 0;
     const bool subnormal = !((code & ~minus_zero) >> f.mantissa_bits);
-    if (subnormal && o_.flush_out != Flush::no) code = o_.flush_out == Flush::sign ? code & minus_zero : 0;
+    if (subnormal && flush_out != Flush::no) code = flush_out == Flush::sign ? code & minus_zero : 0;
     return code;
   }
 
@@ -301,8 +302,8 @@ class General {
                : in_double_.holds() ? in_double_(a, b, c)
                                     : tree_of_integers(a, b, c);
     if (!o_.out.present) return code;
-    Term root = term(decode(o_.rho.format, code));
-    return combined(&root, only, 1, o_.out);
+    Term root = term(decode((o_.second.back() ? o_.rho2 : o_.rho).format, code));
+    return combined(&root, only, 1, o_.out, o_.flush_last);
   }
   u64 tree_of_integers(const Number* a, const Number* b, const Number& c) {
     const int K = s_.group, only[1] = {0};
@@ -312,13 +313,14 @@ class General {
       if (o_.products.present) p = term(decode(o_.products.format, combined(&p, only, 1, o_.products)));
     }
     nodes_[size_t(K)] = term(c);
-    size_t next = size_t(K) + 1;
+    size_t next = size_t(K) + 1, j = 0;
     u64 code = 0;
     for (size_t at = 0; at < o_.tree.size(); at += size_t(o_.tree[at]) + 1) {
+      const Rho& rho = o_.second[j++] ? o_.rho2 : o_.rho;
       Term& first = nodes_[size_t(o_.tree[at + 1])];
       if (o_.zero == ZeroRule::start && o_.tree[at] == 1 && first.kind == zero) first.sign = 0;
-      code = combined(nodes_.data(), &o_.tree[at + 1], o_.tree[at], o_.rho);
-      nodes_[next++] = term(decode(o_.rho.format, code));
+      code = combined(nodes_.data(), &o_.tree[at + 1], o_.tree[at], rho);
+      nodes_[next++] = term(decode(rho.format, code));
     }
     return code;
   }
@@ -334,6 +336,9 @@ class General {
   }
   // The exact sum of the terms of those indices, rounded.
   u64 combined(const Term* terms, const int* index, int count, const Rho& rho) {
+    return combined(terms, index, count, rho, o_.flush_out);
+  }
+  u64 combined(const Term* terms, const int* index, int count, const Rho& rho, Flush flush_out) {
     SpecialSum special;
     Zeros zeros;
     sum_.clear();
@@ -344,7 +349,7 @@ class General {
       if (x.kind == finite) sum_.add(signed_wide(x.m, x.sign, x.q));
     }
     if (special.any()) return special.code(s_, rho.format);
-    return rounded(sum_.total(), rho, zeros);
+    return rounded(sum_.total(), rho, zeros, flush_out);
   }
 
   const Spec& s_;

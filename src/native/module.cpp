@@ -135,12 +135,13 @@ Open read_open(Reader& r, int products) {
   o.drop_c = r.next(-1, 10000, "drop_c");
   o.has_product_overflow = r.next(0, 1, "has_product_overflow");
   o.product_overflow = r.next(-10000, 10000, "product_overflow");
-  for (Flush* flush : {&o.flush_in, &o.flush_c, &o.flush_out}) *flush = Flush(r.next(0, 2, "flush"));
+  for (Flush* flush : {&o.flush_in, &o.flush_c, &o.flush_out, &o.flush_last}) *flush = Flush(r.next(0, 2, "flush"));
   o.zero = ZeroRule(r.next(0, 3, "zero"));
-  o.rho = read_rho(r), o.products = read_rho(r), o.out = read_rho(r);
+  o.rho = read_rho(r), o.products = read_rho(r), o.out = read_rho(r), o.rho2 = read_rho(r);
   // Each node's children come before it: products, c, other nodes.
   const int nodes = r.next(0, 1 << 15, "nodes");
   for (int j = 0; j < nodes; ++j) {
+    o.second.push_back(u8(r.next(0, o.rho2.present, "second")));
     const int children = r.next(1, 1 << 15, "children");
     o.tree.push_back(children);
     for (int i = 0; i < children; ++i) o.tree.push_back(r.next(0, products + j, "child"));
@@ -193,9 +194,9 @@ Spec read_spec(const i64* p, size_t n) {
             (!s.open.pairwise || s.step <= 1 << 20);
       break;
     case Family::sum_tree: {
-      const Rho& last = s.open.out.present ? s.open.out : s.open.rho;
-      ok &= s.group == s.step && s.open.rho.present && same(last.format, s.d) && !s.open.tree.empty() &&
-            !s.block && !s.open.pairwise;
+      const Open& o = s.open;
+      ok &= s.group == s.step && o.rho.present && !o.tree.empty() && !s.block && !o.pairwise;
+      if (ok) ok = same((o.out.present ? o.out : o.second.back() ? o.rho2 : o.rho).format, s.d);
       break;
     }
     default: ok &= s.group == s.L;

@@ -53,7 +53,7 @@ template <class T> class PlainTree {
       return rho.format.width == 8 * int(sizeof(T)) && rho.mode == Mode::rne &&
              rho.kept == Limits::digits - 1 && rho.overflow != Overflow::saturate;
     };
-    if (!native(o.rho) || (o.products.present && !native(o.products)) || o.flush_out != Flush::no ||
+    if (!native(o.rho) || o.rho2.present || (o.products.present && !native(o.products)) || o.flush_out != Flush::no ||
         o.zero < ZeroRule::ieee || !fits(s_.a) || !fits(s_.b))
       return false;
     products_fit_ = o.products.present || fits(product_bits(), lowest_product(), highest_product());

@@ -54,10 +54,12 @@ struct Open {
   Mode cut, cut_c, cut_groups, cut2, cut_sum;
   int late, renormalise, groups, pairwise;
   int has_e_zero, has_e_sum, e_sum, drop_c, has_product_overflow, product_overflow;
-  Flush flush_in, flush_c, flush_out;
+  Flush flush_in, flush_c, flush_out, flush_last;  // flush_last: of out's results
   ZeroRule zero;
-  Rho rho, products, out;  // out: SumTree's second; products: rho_products or rho_product
+  Rho rho, products, out;  // out: SumTree's last; products: rho_products or rho_product
+  Rho rho2;                // SumTree: of the nodes in `second`
   std::vector<int> tree;   // the nodes in order: how many children, then their indices
+  std::vector<u8> second;  // one a node
 };
 
 // One model, flattened. Fields a family does not have are 0.

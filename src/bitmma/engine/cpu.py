@@ -455,12 +455,13 @@ def _open_fields(model: FDPA | SumTree) -> list[int]:
     """What the general models have besides, in the order of read_open."""
     choices: tuple[tuple[str, Sequence[str]], ...] = (
         *((name, _MODES) for name in ("cut", "cut_c", "cut_groups", "cut2", "cut_sum")),
-        *((name, FLUSHES) for name in ("flush_in", "flush_c", "flush_out")),
+        *((name, FLUSHES) for name in ("flush_in", "flush_c", "flush_out", "flush_last")),
         ("zero", TREE_ZERO_RULES), ("c", ("early", "late")), ("order", ("chain", "pairwise")),
     )  # fmt: skip
     # A SumTree has some of these fields: for the others, any value does.
     x = {f.name: getattr(model, f.name) for f in fields(model)}
     x = {f.name: f.default for f in fields(FDPA)} | x
+    x["flush_last"] = x.get("flush_last") or x["flush_out"]
     x |= {name: words.index(x[name]) for name, words in choices}
 
     def known(name: str) -> list[int]:
@@ -468,16 +469,18 @@ def _open_fields(model: FDPA | SumTree) -> list[int]:
 
     bits = [x[name] for name in ("F", "F_c", "F_groups", "F2", "F_sum")]
     tree = model.nodes if isinstance(model, SumTree) else ()
+    second = [rho != model.rho for rho in model.roundings] if isinstance(model, SumTree) else ()
     return [
         *(-1 if F is None else F for F in bits),
         *(x[name] for name, words in choices if words is _MODES),
         x["c"], int(x["renormalise"]), x["groups"], x["order"],
         int(x["e_zero"] is not None), *known("e_sum"),
         -1 if x["drop_c"] is None else x["drop_c"], *known("product_overflow"),
-        x["flush_in"], x["flush_c"], x["flush_out"], x["zero"],
+        x["flush_in"], x["flush_c"], x["flush_out"], x["flush_last"], x["zero"],
         *_rho_fields(x["rho"]), *_rho_fields(x["rho_products"] or x.get("rho_product")),
-        *_rho_fields(x.get("out")),
-        len(tree), *(i for node in tree for i in (len(node), *node)),
+        *_rho_fields(x.get("out")), *_rho_fields(x.get("rho2")),
+        len(tree),
+        *(i for node, mark in zip(tree, second, strict=True) for i in (mark, len(node), *node)),
     ]  # fmt: skip
 
 
