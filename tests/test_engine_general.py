@@ -83,7 +83,7 @@ def compare(
 
 @pytest.mark.parametrize(("part", "units"), [(i, 60) for i in range(4)])
 def test_random_models(part: int, units: int, assert_same_bits: Check) -> None:
-    rng = np.random.default_rng([part, 1])
+    rng = np.random.default_rng([part, 2])
     seen: dict[str, set[Any]] = defaultdict(set)
     traces = []
     for number in range(units):
