@@ -629,7 +629,12 @@ def _tree_text(tree: Tree) -> str:
     if not isinstance(tree, str | tuple | list):
         raise TypeError(f"{_TREE} must be nested tuples or text, not {tree!r}")
     # A list can hold itself: what is longer than any tree is read no further.
-    tokens = list(itertools.islice(_tree_tokens(tree), _NODES_MAX + 1))
+    tokens = tuple(itertools.islice(_tree_tokens(tree), _NODES_MAX + 1))
+    return _text_of(tokens)
+
+
+@functools.lru_cache(256)
+def _text_of(tokens: tuple[str, ...]) -> str:
     if len(tokens) > _NODES_MAX:
         raise ValueError(f"{_TREE} has more than {_NODES_MAX} leaves and parentheses")
     text = re.sub(r"([(\[]) | (?=[)\]])", r"\1", " ".join(tokens))
@@ -658,6 +663,7 @@ def _shortened(text: str) -> str:
     return text if len(text) <= 60 else f"{text[:59]}…"
 
 
+@functools.lru_cache(256)
 def _check_leaves(text: str) -> None:
     leaves = re.findall(r"[0-9]+|c", text)
     products = sorted(int(x) for x in leaves if x != "c")

@@ -214,12 +214,10 @@ def test_rounding_a_product_twice_alike_is_rounding_it_once() -> None:
         twice = dataclasses.replace(once, tree="(((0) (1)) c)", zero=zero)
         assert canonical(twice, box)[0] == dataclasses.replace(once, zero=kept)
     assert canonical(dataclasses.replace(once, zero="start"), box)[0] == once
-    unlike: list[dict[str, Any]] = [
-        {"rho_product": None}, {"rho": RNE_FP16}, {"flush_out": "zero"},
-    ]  # fmt: skip
-    for change in unlike:
-        model = dataclasses.replace(once, tree="(((0) (1)) c)", **change)
-        assert canonical(model, box_of(2, d=model.d))[0] == model
+    alone = SumTree("(((0) (1)) c)")  # nothing is rounded before: these are the products' roundings
+    assert canonical(alone, box)[0] == once
+    coarse = dataclasses.replace(once, tree="(((0) (1)) c)", rho=RNE_FP16)
+    assert canonical(coarse, box_of(2, d="f16"))[0] == coarse
 
 
 def test_one_child_that_is_a_sum_still_starts_at_plus_zero() -> None:

@@ -7,15 +7,16 @@ representative; it claims only what is proved here, and what it does not know st
 from __future__ import annotations
 
 import dataclasses
-import re
 from typing import Any, TypeVar
 
 from bitmma import formats
+from bitmma.clfp import plain_sums
 from bitmma.clfp.box import Box
 from bitmma.clfp.numbers import Range
-from bitmma.models import FDPA, GSTFDPA, STFDPA, TFDPA, Conversion, Lowered, Model, SumTree
+from bitmma.clfp.plain_sums import plain_sum
+from bitmma.models import FDPA, GSTFDPA, STFDPA, TFDPA, Lowered, Model, SumTree
 
-__all__ = ["canonical"]
+__all__ = ["canonical", "reasons"]
 
 
 def canonical(model: Model, box: Box) -> tuple[Model, list[str]]:
@@ -35,8 +36,15 @@ def canonical(model: Model, box: Box) -> tuple[Model, list[str]]:
         case FDPA():
             return _fused(_plain_overflow(model), box)
         case SumTree():
-            return _rounded_products(_plain_overflow(model), box)
+            return plain_sum(_plain_overflow(model), box), []
     return model, []
+
+
+def reasons(model: Model, box: Box) -> list[str]:
+    """Why other parameters than those of a representative are the same model, in words."""
+    return (
+        plain_sums.reasons(model, box) if isinstance(model, SumTree) else canonical(model, box)[1]
+    )
 
 
 _M = TypeVar("_M", bound=Model)
@@ -218,63 +226,12 @@ def _plain_overflow(model: _General) -> _General:
     """IEEE's overflow is Inf where a mode rounds away from zero or to nearest."""
     changes = {
         name: dataclasses.replace(rho, overflow="inf")
-        for name in ("rho", "rho_products", "rho_product", "out")
+        for name in ("rho", "rho_products", "rho_product", "out", "rho2")
         if (rho := getattr(model, name, None)) is not None
         and rho.overflow == "ieee"
         and rho.mode in ("RNE", "RNA", "RA")
     }
     return _changed(model, changes)
-
-
-def _rounded_products(model: SumTree, box: Box) -> tuple[SumTree, list[str]]:
-    """Rounding a product twice alike is rounding it once."""
-    if "c" not in model.tree and model.flush_c != "no":
-        model = dataclasses.replace(model, flush_c="no")
-    if model.zero == "start" and all(len(node) > 1 for node in model.nodes):
-        model = dataclasses.replace(model, zero="ieee")
-    once = _holds(model.rho, model.rho_product) and model.flush_out == "no"
-    if not once or model.rho.mode != "RNE" or model.K < 2:
-        return model, []
-    assert model.rho_product is not None
-    highest = formats.get(model.rho_product.format).max_exponent
-    if "c" in model.tree:
-        highest = max(highest, box.formats[2].max_exponent)
-    if highest + (model.K + 1).bit_length() < formats.get(model.rho.format).max_exponent:
-        model = dataclasses.replace(model, rho=dataclasses.replace(model.rho, overflow="inf"))
-    tree, zero = re.sub(r"\(([0-9]+)\)", r"\1", model.tree), model.zero
-    if _never_underflows(model, box) and (
-        zero == "signed" or (zero == "start" and tree != model.tree)
-    ):
-        zero = "plus"  # no sum is -0: negative ones stay negative; one +0 makes all zero sums +0
-    elif zero == "start" and tree != model.tree:
-        return model, []
-    return dataclasses.replace(model, tree=tree, zero=zero), []
-
-
-def _kept(rho: Conversion) -> int:
-    return formats.get(rho.format).mantissa_bits if rho.mantissa_bits is None else rho.mantissa_bits
-
-
-def _step(rho: Conversion) -> int:
-    """The exponent of its smallest number."""
-    return formats.get(rho.format).min_exponent - _kept(rho)
-
-
-def _holds(rho: Conversion, first: Conversion | None) -> bool:
-    """Whether a number rounded first by the other stays as it is."""
-    if first is None:
-        return False
-    high = [formats.get(x.format).max_exponent for x in (rho, first)]
-    return _kept(rho) >= _kept(first) and _step(rho) <= _step(first) and high[0] >= high[1]
-
-
-def _never_underflows(model: SumTree, box: Box) -> bool:
-    """Whether no sum of rounded products and c that is not zero is rounded to zero."""
-    assert model.rho_product is not None
-    fc = box.formats[2]
-    lowest = [_step(model.rho_product)]
-    lowest += [fc.min_exponent - fc.mantissa_bits] * ("c" in model.tree)
-    return all(_step(x) <= min(lowest) for x in (model.rho, model.out) if x is not None)
 
 
 def _span(box: Box, model: Model) -> tuple[int, int, int]:

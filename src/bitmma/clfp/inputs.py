@@ -8,6 +8,7 @@ are usually fed.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from bitmma.clfp.box import Box, Codes, Dots
 from bitmma.formats import Format
 from bitmma.models import TFDPA, Conversion, Model
 
-__all__ = ["aimed", "coverage", "neutral", "outliers", "same"]
+__all__ = ["aimed", "coverage", "neutral", "outliers", "same", "sparse"]
 
 
 def neutral(box: Box) -> Model:
@@ -57,6 +58,47 @@ def outliers(box: Box, count: int, seed: int) -> Dots:
             formats.quantize(p, box.scale_format).view(box.scale_format.code_dtype) for p in powers
         ]
     return Dots(draw(fa, count, box.k), draw(fb, count, box.k), draw(fc, count), *scales)
+
+
+def sparse(box: Box, model: Model, count: int, seed: int) -> Dots:
+    """Rows of `aimed` with few terms left, and zeros: what shows signs of zero, flushing and edges.
+
+    Up to three products stay, in half of the rows two of them cancel; the others are zeros of one
+    sign or of both, or the smallest subnormals. c stays or is a zero or the smallest subnormal.
+    """
+    x = aimed(box, model, count, seed)
+    rng = np.random.default_rng([seed, 2])
+    n, k = x.a.shape
+    fa, fb, fc, _ = box.formats
+
+    def signs(fmt: Format, negative: Codes, codes: Codes | int) -> Codes:
+        signed: Codes = (np.where(negative, fmt.sign_bit, 0) | codes).astype(fmt.code_dtype)
+        if fmt.specials == "fnuz":
+            signed[signed == fmt.sign_bit] = 0
+        return signed
+
+    first, *others = rng.integers(0, k, (3, n))
+    a, b, rows = np.array(x.a), np.array(x.b), np.arange(n)
+    mirrored = rng.random(n) < 0.5
+    minus = fa.code_dtype.type(fa.sign_bit)
+    a[rows, others[0]] = np.where(mirrored, a[rows, first] ^ minus, a[rows, others[0]])
+    b[rows, others[0]] = np.where(mirrored, b[rows, first], b[rows, others[0]])
+    keep = np.zeros((n, k), bool)
+    many = rng.integers(0, 4, n)
+    for i, lanes in enumerate((first, *others)):
+        keep[rows, lanes] |= many > i
+    style = rng.integers(0, 4, (n, 1))  # products of +0, of -0, of both, subnormal operands
+    negative = np.where(style == 2, rng.random((n, k)) < 0.5, style == 1)
+    negative = np.where(style == 3, rng.random((n, 1)) < 0.5, negative)
+    turned = rng.random((n, k)) < 0.5
+    smallest = np.where(style == 3, 1 << fa.dropped_bits, 0)
+    one = fb.encode(1, 0)
+    a = np.where(keep, a, signs(fa, negative ^ turned, smallest))
+    b = np.where(keep, b, signs(fb, turned, one))
+    addend = rng.integers(0, 6, n)  # c stays, as often as not
+    tiny = np.where(addend == 5, 1 << fc.dropped_bits, 0)
+    c = np.where(addend < 3, x.c, signs(fc, (addend == 3) | (rng.random(n) < 0.3), tiny))
+    return replace(x, a=a, b=b, c=c)
 
 
 def same(fmt: Format, x: Codes, y: Codes, *, nan: bool = True) -> Codes:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -22,10 +23,10 @@ from bitmma import BITS_VERSION, isa
 from bitmma.clfp import assumptions
 from bitmma.clfp.assumptions import NoFunction, example
 from bitmma.clfp.box import BlackBox, Box, BoxError, Codes, Dots
-from bitmma.clfp.equivalence import canonical
+from bitmma.clfp.equivalence import canonical, reasons
 from bitmma.clfp.evidence import Evidence, predict, predict_calls
 from bitmma.clfp.features import PROBES, Bench
-from bitmma.clfp.inputs import aimed, coverage, neutral, outliers, same
+from bitmma.clfp.inputs import aimed, coverage, neutral, outliers, same, sparse
 from bitmma.clfp.journal import Journal
 from bitmma.clfp.report import Report, Turn
 from bitmma.clfp.shrink import shrink
@@ -41,9 +42,10 @@ _STARTS = 6
 #: With a model found, other starts are followed if less than one answer in so many is wrong.
 _NEAR = 50
 _RIVALS = 64
-#: Outputs of models compared with each other in one search.
-_SEARCHED = 1_000_000
-_TRACED = 400
+#: Products of models compared with each other in one search.
+_SEARCHED = 1 << 25
+#: Dot products traced for coverage, and products of all of them.
+_TRACED, _TRACED_PRODUCTS = 400, 1 << 13
 _CHUNK = 1 << 17
 
 
@@ -174,6 +176,7 @@ class _Run:
         with self.box.during("random dot products"):
             self.learn(aimed(self.box, neutral(self.box), self.share(1500), self.fresh()))
             self.learn(outliers(self.box, self.share(200), self.fresh()))
+            self.learn(sparse(self.box, neutral(self.box), self.share(400), self.fresh()))
         self.space = Space(self.box, reading.tree, bench.facts)
         self.stages = self.space.stages()
         self.loop()
@@ -270,9 +273,11 @@ class _Run:
         """Dot products that tell rivals from the first: a few each, of more inputs each turn."""
         found: list[Dots] = []
         first = rivals[0]
-        count = min(self.share(2000) << turn, _SEARCHED // (len(rivals) * self.box.spec.n))
-        for aim in (first, rivals[1 + turn % (len(rivals) - 1)]):
-            calls = self.box.tiles(aimed(self.box, aim, count, self.fresh()))
+        room = _SEARCHED // (len(rivals) * self.box.spec.n * self.box.k)
+        count = max(self.share(200), min(self.share(2000) << turn, room))
+        other = rivals[1 + turn % (len(rivals) - 1)]
+        for draw, aim in itertools.product((aimed, sparse), (first, other)):
+            calls = self.box.tiles(draw(self.box, aim, count, self.fresh()))
             base = predict_calls(self.box, first, calls)
             for other in rivals[1:]:
                 guess = predict_calls(self.box, other, calls)
@@ -321,7 +326,8 @@ class _Run:
         self.note("differential test", f"{model!r}: {tested} outputs, no difference")
         self.report.tested = tested
         every = Dots.join(sample)
-        picked = np.linspace(0, every.count - 1, min(_TRACED, every.count)).astype(int)
+        traced = max(24, min(_TRACED, _TRACED_PRODUCTS // self.box.k))
+        picked = np.linspace(0, every.count - 1, min(traced, every.count)).astype(int)
         self.report.coverage = coverage(self.box, model, every[picked])
         sure = 0.05 ** (1 / drawn)
         self.report.confidence = (
@@ -382,7 +388,7 @@ class _Run:
         models = [self.published(m) for m in models]
         best = models[0]
         self.report.model, self.report.candidates = best, models
-        self.report.equivalent = canonical(best, self.box)[1]
+        self.report.equivalent = reasons(best, self.box)
         self.report.counterexamples = []
         if len(models) == 1:
             self.report.status = "verified"

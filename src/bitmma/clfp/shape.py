@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -13,11 +14,18 @@ __all__ = [
     "divisors",
     "early",
     "late",
+    "levels",
     "lowered",
     "nested",
     "pairwise",
     "steps_of",
 ]
+
+#: The longest period of a lowered instruction's parts that is looked for.
+_PERIOD = 64
+
+#: So many sizes of inner sums are tried.
+_SIZES = 32
 
 Clusters = frozenset[frozenset[int]]
 
@@ -93,7 +101,7 @@ def lowered(tree: Tree, k: int) -> Iterator[tuple[int, tuple[tuple[int, ...], ..
         return
     steps = steps[:-1]
     L = len(steps[0])
-    for period in divisors(k):
+    for period in (n for n in divisors(k) if n <= _PERIOD):
         parts: list[tuple[int, ...]] = []
         for step in steps:
             part = tuple(sorted({i % period for i in step}))
@@ -130,3 +138,44 @@ def nested(tree: Tree, k: int) -> Any:
         return tuple(parts)
 
     return fold(tree, lambda leaf: "c" if leaf == k else leaf, join)
+
+
+def levels(tree: Tree, k: int) -> Iterator[tuple[str, bool]]:
+    """A tree of additions with sums of one size and less apart, and whether [ ] are those above.
+
+    Above, sums are rounded once, ``[x y]``, or twice, ``[(x y)]``, and start from an inner sum as
+    it is, from one rounded, ``[x]``, or round them all.
+    """
+
+    def sizes_of(node: Node, parts: list[tuple[int, set[int]]]) -> tuple[int, set[int]]:
+        size = sum(n for n, _ in parts)
+        return size, {size}.union(*(found for _, found in parts))
+
+    total, found = fold(tree, lambda leaf: (1, set[int]()), sizes_of)
+    sizes = sorted(found - {total})
+    for size in sizes[:: -(-len(sizes) // _SIZES) or 1]:
+        for twice, rounded in itertools.product((True, False), ("none", "first", "all")):
+            yield _level(tree, k, size, twice, rounded), True
+        yield _level(tree, k, size, False, "inside"), False
+
+
+def _level(tree: Tree, k: int, size: int, twice: bool, rounded: str) -> str:
+    """``rounded``: which inner sums are rounded as they enter; "inside": brackets are theirs."""
+
+    def join(node: Node, parts: list[tuple[int, str]]) -> tuple[int, str]:
+        n = sum(m for m, _ in parts)
+        texts = [text for _, text in parts]
+        products = [i for i in node.children if isinstance(i, int) and i != k]
+        if node.kind == "add" and len(products) == 2:
+            texts = [f"({min(products)})", str(max(products))]
+        inside = " ".join(texts)
+        if (n <= size) == (rounded == "inside"):
+            if rounded != "inside":
+                mark = {"none": 0, "first": 1, "all": len(parts)}[rounded]
+                inner = [1 < m <= size and i < mark for i, (m, _) in enumerate(parts)]
+                texts = [f"[{t}]" if x else t for t, x in zip(texts, inner, strict=True)]
+                inside = " ".join(texts)
+            return n, f"[({inside})]" if twice else f"[{inside}]"
+        return n, f"({inside})"
+
+    return fold(tree, lambda leaf: (1, "c" if leaf == k else str(leaf)), join)[1]

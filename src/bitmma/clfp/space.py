@@ -3,7 +3,8 @@
 A search starts where the readings point and changes one parameter at a time, over its whole range,
 as long as fewer answers come out wrong. The space is widened in this order: the published families
 with the group length that the tree shows; the general models of the tree's shape, `FDPA` where it
-has fused sums and `SumTree`; the published families, and then `FDPA`, with any group length.
+has fused sums and `SumTree`, also with inner sums of another format; the published families, and
+then `FDPA`, with any group length.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from bitmma import formats, models
 from bitmma.clfp.box import Box
 from bitmma.clfp.equivalence import canonical
 from bitmma.clfp.evidence import Evidence
-from bitmma.clfp.shape import chains, clusters, divisors, lowered, nested
+from bitmma.clfp.shape import chains, clusters, divisors, levels, lowered, nested
 from bitmma.clfp.tree import Tree, fold
 from bitmma.formats import ROUNDINGS
 from bitmma.models import (
@@ -82,6 +83,8 @@ class Space:
                 ("sums of the tree's shape", list(self._sums(self.tree))),
             ]
             yield from general[::-1] if _binary(self.tree) else general
+            if _binary(self.tree):
+                yield "sums of the tree's shape, rounded by level", list(self._levels(self.tree))
         yield "published families of any group length", list(self._published(rest))
         yield "fused sums of any group length", list(self._fused([("early", L) for L in rest]))
 
@@ -151,12 +154,33 @@ class Space:
             yield from _valid(SumTree, nested(tree, self.k), **first)
             yield from _valid(SumTree, nested(tree, self.k), rho_product=d["rho"], **first)
 
+    def _levels(self, tree: Tree) -> Iterator[Model]:
+        """Sums of up to so many terms in one format, sums of them in another."""
+        narrow = [Conversion("RNE", name) for name in ("f16", "bf16")]
+        wider = self._wider().get(self.d.name)
+        rho = self._rho()
+        zero = "ieee" if self.facts.get("negative_zero") else "start"
+        common: dict[str, Any] = {"nan": self._nan(), "zero": zero}
+        for text, outer in levels(tree, self.k):
+            pairs = [(wider, rho)] if wider else []
+            if not outer:  # what is in brackets is inside
+                pairs = [(rho, x) for x in narrow if x.format != rho.format]
+            for rho_1, rho_2 in pairs:
+                yield from _valid(SumTree, text, rho_1, rho2=rho_2, **common)
+                plain = re.sub(r"\(([0-9]+)\)", r"\1", text)
+                yield from _valid(SumTree, plain, rho_1, rho_1, rho2=rho_2, **common)
+
+    @staticmethod
+    def _wider() -> dict[str, Conversion]:
+        """The format that sums are often made in, for each that they are then rounded to."""
+        return {"f16": models.RNE_FP32, "bf16": models.RNE_FP32, "f32": models.RNE_FP64}
+
     def _conversions(self) -> Iterator[dict[str, Conversion]]:
         """Roundings of the nodes and, if it is another one, of the output."""
         yield {"rho": self._rho()}
-        wider = {"f16": models.RNE_FP32, "bf16": models.RNE_FP32, "f32": models.RNE_FP64}
-        if self.d.name in wider:
-            yield {"rho": wider[self.d.name], "out": self._rho()}
+        wider = self._wider().get(self.d.name)
+        if wider:
+            yield {"rho": wider, "out": self._rho()}
 
     def _nan(self) -> Any:
         ones = (1 << (self.d.width - 1)) - 1
@@ -296,15 +320,22 @@ def _exponents(space: Space, model: Model) -> list[Any]:
     return [*([None] if isinstance(model, FDPA) else []), *sorted({*near, *around})]
 
 
-def _conversions(space: Space, model: Model) -> list[Any]:
-    rho: Conversion = getattr(model, "rho")  # noqa: B009
-    bits = [None, *range(1, formats.get(rho.format).mantissa_bits)]
-    overflows = models.OVERFLOWS if isinstance(model, FDPA | SumTree) else ()
-    return [
-        *(dataclasses.replace(rho, overflow=x) for x in overflows),
-        *(dataclasses.replace(rho, mode=mode) for mode in ROUNDINGS),
-        *(dataclasses.replace(rho, mantissa_bits=n) for n in bits),
-    ]
+def _conversions(field: str) -> Callable[[Space, Model], list[Any]]:
+    """Of one rounding of the model: every mode, fewer bits, other limits."""
+
+    def values(space: Space, model: Model) -> list[Any]:
+        rho: Conversion | None = getattr(model, field)
+        if rho is None:
+            return []
+        bits = [None, *range(1, formats.get(rho.format).mantissa_bits)]
+        overflows = models.OVERFLOWS if isinstance(model, FDPA | SumTree) else ()
+        return [
+            *(dataclasses.replace(rho, overflow=x) for x in overflows),
+            *(dataclasses.replace(rho, mode=mode) for mode in ROUNDINGS),
+            *(dataclasses.replace(rho, mantissa_bits=n) for n in bits),
+        ]
+
+    return values
 
 
 def _products(space: Space, model: Model) -> list[Any]:
@@ -316,16 +347,36 @@ def _products(space: Space, model: Model) -> list[Any]:
 
 
 def _trees(space: Space, model: Model) -> list[Any]:
-    """The tree with one more product rounded before it is added, or one less."""
-    if not isinstance(model, SumTree) or model.K > _TOGGLED:
+    """The tree with one more, or one less, product or sum that a sum starts with: a node of one."""
+    if not isinstance(model, SumTree):
         return []
-    tokens = model.tree
-    found = []
-    for i in range(model.K):
-        rounded = re.sub(rf"\({i}\)", f"{i}", tokens)
-        if rounded == tokens:
-            rounded = re.sub(rf"(?<![0-9]){i}(?![0-9])", f"({i})", tokens)
+    tree, found = model.tree, []
+    spans = _spans(tree)
+    few = model.K <= _TOGGLED
+    for first, last in sorted(spans):
+        before, node, after = tree[:first], tree[first : last + 1], tree[last + 1 :]
+        # Of many nodes only those are tried that start a sum of sums.
+        starts = set(before) <= set("([") and after.startswith((" (", " ["))
+        if (first + 1, last - 1) in spans:
+            found.append(before + node[1:-1] + after)
+        elif few or starts:
+            found.append(f"{before}({node}){after}")
+    for i in range(model.K if few else 0):
+        rounded = re.sub(rf"\({i}\)", f"{i}", tree)
+        if rounded == tree:
+            rounded = re.sub(rf"(?<![0-9]){i}(?![0-9])", f"({i})", tree)
         found.append(rounded)
+    return found
+
+
+def _spans(tree: str) -> set[tuple[int, int]]:
+    """Where the nodes of a tree's text begin and end."""
+    found, open_nodes = set(), []
+    for i, letter in enumerate(tree):
+        if letter in "([":
+            open_nodes.append(i)
+        elif letter in ")]":
+            found.add((open_nodes.pop(), i))
     return found
 
 
@@ -370,5 +421,8 @@ _DOMAINS: dict[str, Callable[[Space, Model], list[Any]]] = {
     "rho_product": _products,
     "tree": _trees,
     "e_zero": _exponents,
-    "rho": _conversions,
+    "rho": _conversions("rho"),
+    "rho2": _conversions("rho2"),
+    "out": _conversions("out"),
+    "flush_last": _choices(None, *models.FLUSHES),
 }
