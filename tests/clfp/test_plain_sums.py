@@ -128,6 +128,15 @@ ALIKE: dict[str, tuple[str, str, SumTree, SumTree]] = {
     "signs of zero": (
         "f16", "f32", SumTree("(((0) 1) 2)", out=RNE_FP16, zero="start"),
         SumTree("((0 1) 2)", out=RNE_FP16, zero="signed")),
+    "another first product": (
+        "bf16", "f32", SumTree("((1 (0)) 2)", RNE_FP32, RNE_FP32, flush_out="sign", zero="start"),
+        SumTree("(((0) (1)) 2)", RNE_FP32, RNE_FP32, flush_out="sign", zero="start")),
+    "products flushed, in any mode": (
+        "bf16", "f32", SumTree("((0 1) c)", RNE_FP32, RNE_FP32, flush_out="sign"),
+        SumTree("((0 1) c)", RNE_FP32, Conversion("RA", "f32"), flush_out="sign")),
+    "twice the bits": (
+        "f16", "f32", SumTree("([([(0 1)] [(2 c)])] 3)", rho2=RNE_FP16),
+        SumTree("([[(0 1)] [(2 c)]] 3)", rho2=RNE_FP16)),
     "no first product": (
         "f32", "f32", SumTree("((0 1) c)", zero="start"), SumTree("((0 1) c)", zero="ieee")),
     "flushed signs": (
@@ -159,6 +168,15 @@ UNLIKE: dict[str, tuple[str, str, SumTree, SumTree]] = {
     "a first product": (
         "f16", "f32", SumTree("((0) 1)", zero="start"), SumTree("(0 1)", zero="ieee")),
     "a first product, rounded": ("bf16", "f32", SumTree("(((0) 1) c)"), SumTree("((0 1) c)")),
+    "no first product left": (
+        "bf16", "f32", SumTree("((0 1) 2)", RNE_FP32, RNE_FP32, flush_out="sign", zero="start"),
+        SumTree("((0 (1)) 2)", RNE_FP32, RNE_FP32, flush_out="sign", zero="start")),
+    "products flushed, of more bits": (
+        "f32", "f32", SumTree("((0 1) c)", RNE_FP32, RNE_FP32, flush_out="sign"),
+        SumTree("((0 1) c)", RNE_FP32, Conversion("RA", "f32"), flush_out="sign")),
+    "less than twice the bits": (
+        "f16", "f32", SumTree("([([(0 1)] [(2 c)])] 3)", COARSE, rho2=RNE_FP16),
+        SumTree("([[(0 1)] [(2 c)]] 3)", COARSE, rho2=RNE_FP16)),
     "not all rounded alone": (
         "f32", "f32", SumTree("(((0) 1) c)"), SumTree("((0 1) c)", rho_product=RNE_FP32)),
     "rounded alone from +0": (

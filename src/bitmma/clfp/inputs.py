@@ -64,7 +64,8 @@ def sparse(box: Box, model: Model, count: int, seed: int) -> Dots:
     """Rows of `aimed` with few terms left, and zeros: what shows signs of zero, flushing and edges.
 
     Up to three products stay, in half of the rows two of them cancel; the others are zeros of one
-    sign or of both, or the smallest subnormals. c stays or is a zero or the smallest subnormal.
+    sign or of both, or made of one smallest subnormal or of two. c stays or is a zero or the
+    smallest subnormal.
     """
     x = aimed(box, model, count, seed)
     rng = np.random.default_rng([seed, 2])
@@ -77,28 +78,47 @@ def sparse(box: Box, model: Model, count: int, seed: int) -> Dots:
             signed[signed == fmt.sign_bit] = 0
         return signed
 
-    first, *others = rng.integers(0, k, (3, n))
+    one, two, three = list(rng.integers(0, k, (3, n)))  # lanes
     a, b, rows = np.array(x.a), np.array(x.b), np.arange(n)
     mirrored = rng.random(n) < 0.5
     minus = fa.code_dtype.type(fa.sign_bit)
-    a[rows, others[0]] = np.where(mirrored, a[rows, first] ^ minus, a[rows, others[0]])
-    b[rows, others[0]] = np.where(mirrored, b[rows, first], b[rows, others[0]])
+    a[rows, two] = np.where(mirrored, a[rows, one] ^ minus, a[rows, two])
+    b[rows, two] = np.where(mirrored, b[rows, one], b[rows, two])
+    many: Codes = rng.integers(0, 4, n)
+    # In a quarter of the rows two that come to a subnormal sum of some format.
+    near = np.less(rng.random(n), 0.25)
+    edges = [formats.get(x).min_exponent for x in ("f32", "f16", box.formats[3].name)]
+    target: Codes = rng.choice(edges, n)
+    e_a: Codes = np.clip(target // 2, fa.min_exponent, fa.max_exponent)
+    for lane, sign in ((one, 0), (two, fa.sign_bit)):
+        a[rows, lane] = np.where(near, _normal(rng, fa, e_a) | sign, a[rows, lane])
+        b[rows, lane] = np.where(near, _normal(rng, fb, target - e_a), b[rows, lane])
+    many = np.where(near, np.maximum(many, 2), many)
     keep = np.zeros((n, k), bool)
-    many = rng.integers(0, 4, n)
-    for i, lanes in enumerate((first, *others)):
-        keep[rows, lanes] |= many > i
-    style = rng.integers(0, 4, (n, 1))  # products of +0, of -0, of both, subnormal operands
+    for i, lane in enumerate((one, two, three)):
+        keep[rows, lane] |= many > i
+    style = rng.integers(0, 5, (n, 1))  # products of +0, of -0, of both, with subnormal operands
     negative = np.where(style == 2, rng.random((n, k)) < 0.5, style == 1)
-    negative = np.where(style == 3, rng.random((n, 1)) < 0.5, negative)
+    negative = np.where(style >= 3, rng.random((n, 1)) < 0.7, negative)
     turned = rng.random((n, k)) < 0.5
-    smallest = np.where(style == 3, 1 << fa.dropped_bits, 0)
-    one = fb.encode(1, 0)
+    smallest = np.where(style >= 3, 1 << fa.dropped_bits, 0)
     a = np.where(keep, a, signs(fa, negative ^ turned, smallest))
-    b = np.where(keep, b, signs(fb, turned, one))
+    b = np.where(
+        keep, b, signs(fb, turned, np.where(style == 4, 1 << fb.dropped_bits, fb.encode(1, 0)))
+    )
     addend = rng.integers(0, 6, n)  # c stays, as often as not
     tiny = np.where(addend == 5, 1 << fc.dropped_bits, 0)
     c = np.where(addend < 3, x.c, signs(fc, (addend == 3) | (rng.random(n) < 0.3), tiny))
     return replace(x, a=a, b=b, c=c)
+
+
+def _normal(rng: np.random.Generator, fmt: Format, e: Codes) -> Codes:
+    """Codes of positive normal numbers with those exponents, or the nearest that there are."""
+    field = np.clip(e, fmt.min_exponent, fmt.max_exponent) - fmt.min_exponent + 1
+    fraction = rng.integers(0, 1 << fmt.mantissa_bits, e.shape)
+    code = np.minimum(field << fmt.mantissa_bits | fraction, fmt.max_code >> fmt.dropped_bits)
+    found: Codes = (code << fmt.dropped_bits).astype(fmt.code_dtype)
+    return found
 
 
 def same(fmt: Format, x: Codes, y: Codes, *, nan: bool = True) -> Codes:

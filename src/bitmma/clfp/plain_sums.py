@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from bitmma import formats
 from bitmma.clfp.box import Box
@@ -62,14 +63,25 @@ class _Values:
     minus: bool
 
 
-def kept_bits(rho: Conversion) -> int:
-    """Mantissa bits that a rounding keeps."""
-    return formats.get(rho.format).mantissa_bits if rho.mantissa_bits is None else rho.mantissa_bits
+class _Limits(NamedTuple):
+    """What a rounding keeps.
+
+    Attributes:
+        kept: mantissa bits. step: the exponent of its smallest number. normal: of its smallest
+            normal one. top: of its largest.
+    """
+
+    kept: int
+    step: int
+    normal: int
+    top: int
 
 
-def step_of(rho: Conversion) -> int:
-    """The exponent of its smallest number."""
-    return formats.get(rho.format).min_exponent - kept_bits(rho)
+@functools.cache
+def _limits(rho: Conversion) -> _Limits:
+    fmt = formats.get(rho.format)
+    kept = fmt.mantissa_bits if rho.mantissa_bits is None else rho.mantissa_bits
+    return _Limits(kept, fmt.min_exponent - kept, fmt.min_exponent, fmt.max_exponent)
 
 
 class _Sum:
@@ -84,7 +96,9 @@ class _Sum:
     def __init__(self, model: SumTree, fa: Format, fb: Format, fc: Format) -> None:
         self.model = model
         self.children, self.roundings = model.nodes, model.roundings
-        steps = [step_of(x) for x in (model.rho, model.rho2, model.rho_product, model.out) if x]
+        steps = [
+            _limits(x).step for x in (model.rho, model.rho2, model.rho_product, model.out) if x
+        ]
         last = _last(fa) + _last(fb)
         self.base = min(last, _last(fc), *steps)
         (m_a, q_a), (m_b, q_b), (m_c, q_c) = map(_largest, (fa, fb, fc))
@@ -126,8 +140,8 @@ class _Sum:
 
     def largest(self, rho: Conversion) -> tuple[int, int]:
         """Its largest number and what lies between that and the one before, in units."""
-        top = formats.get(rho.format).max_exponent
-        gap = 1 << (top - kept_bits(rho) - self.base)
+        kept, _, _, top = _limits(rho)
+        gap = 1 << (top - kept - self.base)
         return (1 << (top + 1 - self.base)) - gap, gap
 
     def _total(self, terms: list[_Values]) -> _Values:
@@ -138,11 +152,8 @@ class _Sum:
 
     def held(self, x: _Values, rho: Conversion) -> bool:
         """Whether all of these are numbers of rho, and stay what they are."""
-        return (
-            x.bits <= kept_bits(rho) + 1
-            and x.low >= step_of(rho)
-            and x.most <= self.largest(rho)[0]
-        )
+        kept, step, *_ = _limits(rho)
+        return x.bits <= kept + 1 and x.low >= step and x.most <= self.largest(rho)[0]
 
     def kept(self, x: _Values, rho: Conversion, flush: str) -> bool:
         """The same, and none of them is flushed."""
@@ -150,7 +161,7 @@ class _Sum:
 
     def subnormal(self, x: _Values, rho: Conversion) -> bool:
         """Whether one of these may be rounded to a subnormal number."""
-        return max(x.least, step_of(rho)) < formats.get(rho.format).min_exponent
+        return max(x.least, _limits(rho).step) < _limits(rho).normal
 
     def overflows(self, x: _Values, rho: Conversion) -> bool:
         """Whether one of these may be rounded to more than the largest number."""
@@ -160,11 +171,11 @@ class _Sum:
 
     def underflows(self, x: _Values, rho: Conversion) -> bool:
         """Whether one of these, not zero, may be rounded to zero."""
-        return x.least < step_of(rho)
+        return x.least < _limits(rho).step
 
     def rounded(self, x: _Values, rho: Conversion, flush: str, minus: bool) -> _Values:
         """What comes of a rounding; ``minus``: a zero may be of nothing but -0."""
-        kept, step = kept_bits(rho), step_of(rho)
+        kept, step, normal, top = _limits(rho)
         shift = max(x.most.bit_length() - kept - 1, step - self.base)
         most = min(-(-x.most >> shift) << shift, self.largest(rho)[0])
         least = max(x.least, step)
@@ -173,11 +184,11 @@ class _Sum:
         minus = minus or (self.underflows(x, rho) and rule != "plus")
         if flush != "no":
             minus = flush == "sign" and (minus or self.subnormal(x, rho))
-            least = max(least, formats.get(rho.format).min_exponent)
+            least = max(least, normal)
         low = max(x.low, step)
         bits = min(kept + 1, x.bits if x.low >= step else kept + 1)
         if rho.overflow != "inf" and self.overflows(x, rho):  # the largest number is one of them
-            low, bits = min(low, formats.get(rho.format).max_exponent - kept), kept + 1
+            low, bits = min(low, top - kept), kept + 1
         return _Values(low, least, bits, most, minus)
 
     @property
@@ -200,11 +211,22 @@ def _last(fmt: Format) -> int:
 # --- rules ----------------------------------------------------------------------------------------
 
 
+def _in_order(model: SumTree, s: _Sum) -> SumTree:
+    """Terms in the order of their first products, c last: a sum does not depend on it."""
+    return _rebuilt(model, {}, {})
+
+
 def _exact_products(model: SumTree, s: _Sum) -> SumTree:
     """Products that the rounding holds all: IEEE's rule keeps signs of zero, others need none."""
     rho = model.rho_product
-    if rho is not None and s.kept(s.products, rho, model.flush_out):
+    if rho is None:
+        return model
+    if s.kept(s.products, rho, model.flush_out):
         return dataclasses.replace(model, rho_product=None)
+    limited = rho.overflow == "inf" or not s.overflows(s.products, rho)
+    if model.flush_out != "no" and s.products.bits <= _limits(rho).kept and limited:
+        # What the format does not hold lies below half its smallest normal number, and is flushed.
+        return dataclasses.replace(model, rho_product=dataclasses.replace(rho, mode="RNE"))
     return model
 
 
@@ -236,6 +258,34 @@ def _second_rounding(model: SumTree, s: _Sum) -> SumTree:
     return _rebuilt(model, instead, {}) if instead else model
 
 
+def _starts(model: SumTree, s: _Sum) -> SumTree:
+    """Where one term of a sum is never -0, no other's sign of zero is seen: one start will do."""
+    if model.zero != "start" or s.signs_are_lost:
+        return model
+    K = model.K
+    for node, rho in zip(s.children, s.roundings, strict=True):
+        if len(node) == 1 or rho.mode == "RD":
+            continue
+        started = [
+            i for i in node
+            if i > K and len(s.children[i - K - 1]) == 1 and s.children[i - K - 1][0] < K
+            and s.kept(s.of(s.children[i - K - 1][0]), s.roundings[i - K - 1], model.flush_out)
+            and s.roundings[i - K - 1] == model.rho
+        ]  # fmt: skip
+        if not started:
+            continue
+        products = [s.children[i - K - 1][0] for i in started]
+        instead = dict(zip(started, products, strict=True))
+        if all(s.of(i).minus for i in node if i not in started):
+            plain = [i for i in node if i < K and s.kept(s.of(i), model.rho, model.flush_out)]
+            wrapped = {min(products + plain)}
+            if wrapped == set(products):
+                continue
+            return _rebuilt(model, instead, {}, wrapped)
+        return _rebuilt(model, instead, {})
+    return model
+
+
 def _rounded_products(model: SumTree, s: _Sum) -> SumTree:
     """Every product rounded by itself, alike: said once, by ``rho_product``."""
     if model.rho_product is not None or (model.zero == "start" and not s.signs_are_lost):
@@ -261,6 +311,32 @@ def _exact_sums(model: SumTree, s: _Sum) -> SumTree:
         exact = s.kept(s.sums[j], s.roundings[j], model.flush_out)
         if len(node) > 1 and exact and not down and (s.signs_are_lost or not start):
             joined[K + 1 + j] = node
+    return _rebuilt(model, {}, joined) if joined else model
+
+
+def _innocent_roundings(model: SumTree, s: _Sum) -> SumTree:
+    """A sum of two in twice the bits, then rounded to those that both terms have: at once.
+
+    With q bits and an inner precision of 2q + 2 or more: either the inner sum is exact, or the
+    smaller term is below a quarter of the other's last place, and both ways give the larger one
+    (Figueroa, "When is double rounding innocuous?", 1995).
+    """
+    K, joined = model.K, {}
+    for j, node in enumerate(s.children):
+        i = node[0] - K - 1
+        if len(node) > 1 or i < 0 or len(s.children[i]) != 2:
+            continue
+        outer, inner = s.roundings[j], s.roundings[i]
+        q, p = _limits(outer).kept + 1, _limits(inner).kept + 1
+        terms = [s.of(x) for x in s.children[i]]
+        if (
+            {outer.mode, inner.mode} == {"RNE"} and p >= 2 * q + 2
+            and all(x.bits <= q and x.low >= _limits(outer).step for x in terms)
+            and not s.overflows(s.sums[i], inner) and not s.underflows(s.sums[i], inner)
+            and (model.flush_out == "no" or not s.subnormal(s.sums[i], inner))
+            and (s.signs_are_lost or model.zero == "ieee" or not s.values[i].minus)
+        ):  # fmt: skip
+            joined[node[0]] = s.children[i]
     return _rebuilt(model, {}, joined) if joined else model
 
 
@@ -346,21 +422,32 @@ def _zeros(model: SumTree, s: _Sum) -> SumTree:
 
 
 _RULES = (
-    _exact_products, _second_rounding, _rounded_products, _exact_sums, _one_rounding,
+    _in_order, _exact_products, _second_rounding, _starts, _rounded_products, _exact_sums,
+    _innocent_roundings, _one_rounding,
     _unreached_limits, _zeros,
 )  # fmt: skip
 
 
 def _rebuilt(
-    model: SumTree, instead: dict[int, int], joined: dict[int, tuple[int, ...]], **changes: Any
+    model: SumTree,
+    instead: dict[int, int],
+    joined: dict[int, tuple[int, ...]],
+    wrapped: Collection[int] = (),
+    **changes: Any,
 ) -> SumTree:
-    """The tree without some nodes: another child is in their place, or all of theirs are."""
+    """The tree without some nodes: another child is in their place, or all of theirs are.
+
+    ``wrapped`` products become nodes of one.
+    """
     K, texts = model.K, {}
+    lowest = list(range(K + 1))  # the first product below every child
     brackets = [rho != model.rho for rho in model.roundings]
     for i in range(K):
-        texts[i] = str(i)
+        texts[i] = f"({i})" if i in wrapped else str(i)
     texts[K] = "c"
     for j, node in enumerate(model.nodes):
+        node = tuple(sorted(node, key=lowest.__getitem__))
+        lowest.append(lowest[node[0]])
         here, inside = K + 1 + j, " ".join(texts[i] for i in node)
         first, last = "[]" if brackets[j] else "()"
         texts[here] = inside if here in instead or here in joined else f"{first}{inside}{last}"

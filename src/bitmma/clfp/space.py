@@ -151,8 +151,11 @@ class Space:
         for d in self._conversions():
             zero = "ieee" if self.facts.get("negative_zero") else "start"
             first: dict[str, Any] = {**d, "nan": self._nan(), "zero": zero}
-            yield from _valid(SumTree, nested(tree, self.k), **first)
-            yield from _valid(SumTree, nested(tree, self.k), rho_product=d["rho"], **first)
+            # A machine that flushes its sums may convert them without.
+            flushed = {**first, "flush_out": "sign", "flush_last": "no" if "out" in d else None}
+            for found in (first, flushed):
+                yield from _valid(SumTree, nested(tree, self.k), **found)
+                yield from _valid(SumTree, nested(tree, self.k), rho_product=d["rho"], **found)
 
     def _levels(self, tree: Tree) -> Iterator[Model]:
         """Sums of up to so many terms in one format, sums of them in another."""
@@ -302,7 +305,7 @@ _TOGETHER: tuple[tuple[str, ...], ...] = (("F", "F_c"), ("cut", "cut_c"), ("flus
 #: Parameters that can hide each other: how many bits are kept, and how the rest is rounded.
 _PAIRS = (
     ("F", "cut"), ("F_c", "cut_c"), ("F2", "cut2"), ("F_sum", "cut_sum"),
-    ("F_groups", "cut_groups"), ("F_c", "F2"),
+    ("F_groups", "cut_groups"), ("F_c", "F2"), ("flush_out", "flush_last"),
 )  # fmt: skip
 
 

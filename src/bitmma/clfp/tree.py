@@ -242,26 +242,30 @@ class _Counts:
 def _powers(box: Box) -> Iterator[tuple[int, int]]:
     """(e_U, e_v), the widest apart first. Counts of v must come out exact, below U."""
     r = Range(box)
-    fc, fd = box.formats[2:]
+    fa, fb, fc, fd = box.formats
     e_u = min(r.high, r.c_high - 1, r.d_high - 2, 120)
     lows = (
         (r.lowest, r.c_low - fc.mantissa_bits, r.d_low - fd.mantissa_bits),
         (r.low, r.c_low - fc.mantissa_bits, r.d_low - fd.mantissa_bits),
         (r.low, r.c_low, r.d_low),
     )
-    for e_v in dict.fromkeys(max(*low, -120) for low in lows):
-        fa, fb = box.formats[:2]
+    pairs = [(e_u, max(*low, -120)) for low in lows]
+    pairs.append((min(e_u, 13), max(pairs[-1][1], -24)))  # there may be a float16 inside
+    for e_u, e_v in dict.fromkeys(pairs):
         if e_v < e_u and all(factor(fa, fb, Fraction(2) ** e) for e in (e_u, e_v)):
             yield e_u, e_v
 
 
-def _all_counted(box: Box, n: int, e_v: int) -> bool:
-    """Without U, every v counts, alone and together."""
-    counts = _Counts(box, n, 0, e_v)
-    small = np.concatenate([np.eye(n, dtype=bool), np.ones((1, n), bool)])
-    nowhere = np.full((n + 1, 2), box.k + 1)
-    d = values(box, box.dot(counts.masked(small, nowhere)))
-    return bool((d / 2.0**e_v == small.sum(axis=1)).all())
+def _all_counted(box: Box, n: int, e_u: int, e_v: int) -> bool:
+    """Without -U, U comes out alone, and every v counts, alone and together."""
+    counts = _Counts(box, n, e_u, e_v)
+    small = np.concatenate([np.eye(n, dtype=bool), np.ones((1, n), bool), np.zeros((n, n), bool)])
+    large = np.full((len(small), 2), box.k + 1)
+    large[n + 1 :, 0] = np.arange(n)
+    d = values(box, box.dot(counts.masked(small, large)))
+    want = small.sum(axis=1) * 2.0**e_v
+    want[n + 1 :] = 2.0**e_u
+    return bool((d == want).all())
 
 
 # --- the tree -------------------------------------------------------------------------------------
@@ -275,7 +279,7 @@ def read_tree(box: Box) -> TreeReading:
     n = box.k + (not ignored)
     notes = ["c is ignored"] * bool(ignored)
     for e_u, e_v in _powers(box):
-        if not _all_counted(box, n, e_v):
+        if not _all_counted(box, n, e_u, e_v):
             continue
         counts = _Counts(box, n, e_u, e_v)
         if n <= _ALL_PAIRS and n > 1:
