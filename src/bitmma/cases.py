@@ -83,13 +83,21 @@ class _Draw:
     def bits(self, width: int, shape: tuple[int, ...]) -> npt.NDArray[np.uint64]:
         """Random words of ``width`` bits, 1 to 64."""
         raw = np.asarray(self._stream.random_raw(int(np.prod(shape))), np.uint64)
-        return raw.reshape(shape) >> np.uint64(64 - width)
+        raw >>= np.uint64(64 - width)
+        return raw.reshape(shape)
 
     def integers(self, low: Any, high: Any, shape: tuple[int, ...]) -> Ints:
         """From ``low`` to ``high`` inclusive (arrays broadcast); ``high`` where it is less."""
         span = np.maximum(np.asarray(high, np.int64) - low, 0).astype(np.uint64) + np.uint64(1)
-        offset = (self.bits(32, shape) * span >> np.uint64(32)).astype(np.int64)
-        drawn: Ints = np.minimum(np.asarray(low, np.int64) + offset, high)
+        words = self.bits(32, shape)
+        if np.broadcast_shapes(shape, span.shape) != shape:
+            words = np.broadcast_to(words, np.broadcast_shapes(shape, span.shape)).copy()
+        words *= span
+        words >>= np.uint64(32)
+        drawn: Ints = words.view(np.int64)
+        drawn += low
+        if span.ndim or high < low:
+            np.minimum(drawn, high, out=drawn)
         return drawn
 
     def one_in(self, n: int, shape: tuple[int, ...]) -> npt.NDArray[np.bool_]:

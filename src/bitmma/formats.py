@@ -337,6 +337,8 @@ def get(name: str | Format) -> Format:
     """
     if isinstance(name, Format):
         return name
+    if isinstance(name, str) and name in FORMATS:
+        return FORMATS[name]
     if not isinstance(name, str):
         raise TypeError(f"a format is named by a string, not {type(name).__name__}")
     key = name.lower().removeprefix("torch.")
@@ -419,7 +421,15 @@ def _value_table(fmt: Format) -> npt.NDArray[np.float64]:
         )
         return -magnitude if sign else magnitude
 
-    table = np.array([value(code) for code in range(1 << fmt.width)])
+    if fmt.width == 16:  # at once: these are float16, or the upper half of float32
+        words = np.arange(1 << 16, dtype=np.uint16)
+        half = fmt.mantissa_bits == 10
+        with np.errstate(invalid="ignore"):
+            found = words.view(np.float16) if half else (words.astype(np.uint32) << 16).view("f4")
+            table = found.astype(np.float64)
+        table[np.isnan(table)] = np.nan
+    else:
+        table = np.array([value(code) for code in range(1 << fmt.width)])
     table.flags.writeable = False
     return table
 

@@ -38,7 +38,8 @@ def test_a_box_that_writes_to_its_operands(fn: Callable[..., Any], tmp_path: Pat
     assert (first.status, first.model) == ("verified", UNIT.model)
     again = run(fn, path)
     assert (again.status, again.model) == ("verified", UNIT.model)
-    assert again.cost["calls"] == 3
+    recalled = first.cost["calls"]
+    assert 3 <= again.cost["calls"] <= 2 + max(3, recalled // 8)
 
 
 def other_first(A: Any, B: Any, C: Any) -> Any:
@@ -57,7 +58,21 @@ def other_last() -> Callable[..., Any]:
     return fn
 
 
-@pytest.mark.parametrize("fn", [other_first, other_last()], ids=["at once", "later"])
+def sometimes_other() -> Callable[..., Any]:
+    """Another function in a quarter of the calls, with the first as it was."""
+    calls = 0
+
+    def fn(A: Any, B: Any, C: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return -UNIT(A, B, C) if calls % 4 == 3 else UNIT(A, B, C)
+
+    return fn
+
+
+@pytest.mark.parametrize(
+    "fn", [other_first, other_last(), sometimes_other()], ids=["at once", "later", "sometimes"]
+)
 def test_answers_of_another_function(fn: Callable[..., Any], tmp_path: Path) -> None:
     path = tmp_path / "answers"
     run(UNIT, path)

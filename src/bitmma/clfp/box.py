@@ -13,7 +13,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -51,6 +51,14 @@ class Dots:
     def __getitem__(self, index: Any) -> Dots:
         """Some of them: by a slice, a mask or an array of indices."""
         return self.each(lambda x: x[index])
+
+    def with_columns(self, shift: int) -> Dots:
+        """Of whole calls: each with the columns of another one, ``shift`` before it."""
+        if not shift:
+            return self
+        b = np.roll(self.b, shift, axis=0)
+        scale_b = None if self.scale_b is None else np.roll(self.scale_b, shift, axis=0)
+        return replace(self, b=b, scale_b=scale_b)
 
     @property
     def count(self) -> int:
@@ -151,7 +159,7 @@ class Box:
 
     Attributes:
         calls, dots: how many calls of the function, and useful outputs of it, so far.
-        seconds: time spent inside the function.
+        seconds: time spent inside the function. engine_seconds: in evaluating models of it.
         probe: what is being done; errors name it.
     """
 
@@ -160,7 +168,7 @@ class Box:
         self.journal = journal
         self.limit = limit
         self.calls = self.dots = 0
-        self.seconds = 0.0
+        self.seconds = self.engine_seconds = 0.0
         self.probe = "first call"
         self._worker: _Worker | None = None
 

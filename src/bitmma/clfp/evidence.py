@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from time import perf_counter
+
 import numpy as np
 
 from bitmma import engine
@@ -14,16 +17,21 @@ __all__ = ["Evidence", "predict", "predict_calls"]
 
 def predict(box: Box, model: Model, x: Dots) -> Codes:
     """What the model makes of dot products: codes (N,)."""
-    return engine.dpa(
-        model, x.a, x.b, x.c, scale_a=x.scale_a, scale_b=x.scale_b, **box.engine_arguments()
-    )
+    return _evaluated(engine.dpa, box, model, x)
 
 
 def predict_calls(box: Box, model: Model, x: Dots) -> Codes:
     """The same of whole calls, as `Box.tiles` makes them: codes (calls, m, n)."""
-    return engine.mma(
-        model, x.a, x.b, x.c, scale_a=x.scale_a, scale_b=x.scale_b, **box.engine_arguments()
-    )
+    return _evaluated(engine.mma, box, model, x)
+
+
+def _evaluated(run: Callable[..., Codes], box: Box, model: Model, x: Dots) -> Codes:
+    start = perf_counter()
+    scales = {"scale_a": x.scale_a, "scale_b": x.scale_b}
+    try:
+        return run(model, x.a, x.b, x.c, **scales, **box.engine_arguments())
+    finally:
+        box.engine_seconds += perf_counter() - start
 
 
 #: Rows that are tried first: most wrong models fail on these.

@@ -84,7 +84,7 @@ def sparse(box: Box, model: Model, count: int, seed: int) -> Dots:
     minus = fa.code_dtype.type(fa.sign_bit)
     a[rows, two] = np.where(mirrored, a[rows, one] ^ minus, a[rows, two])
     b[rows, two] = np.where(mirrored, b[rows, one], b[rows, two])
-    many: Codes = rng.integers(0, 4, n)
+    many = np.asarray(rng.integers(0, 4, n))
     # In a quarter of the rows two that come to a subnormal sum of some format.
     near = np.less(rng.random(n), 0.25)
     edges = [formats.get(x).min_exponent for x in ("f32", "f16", box.formats[3].name)]

@@ -24,6 +24,9 @@ import numpy.typing as npt
 __all__ = ["Journal"]
 
 _DIGEST = 16
+
+#: Of the answers recalled an eighth is asked again, and no more than so many.
+_DOUBTS = 32
 _FIELDS = struct.Struct(f"<{_DIGEST}sQ{_DIGEST}s")
 _HEAD = _FIELDS.size + _DIGEST
 
@@ -33,8 +36,10 @@ class Journal:
 
     Attributes:
         replayed: how many answers were recalled so far.
-        doubted: whether the last one recalled is to be asked again. The first, the last and one
-            between are, for the file cannot tell whether the box is still the same function.
+        doubted: whether the last one recalled is to be asked again. The first, the last and some
+            between, drawn anew each time, are: the file cannot tell whether the box is still the
+            same function. One that is another in a tenth of the calls is noticed in 97 of 100
+            runs where there are 32 to ask.
     """
 
     def __init__(self, path: str | os.PathLike[str], about: Mapping[str, Any]) -> None:
@@ -58,8 +63,9 @@ class Journal:
             self._file.close()
             raise
         self._file.seek(start)
-        last = self._kept - 1
-        self._doubts = {0, random.randrange(1, max(2, last)), last}
+        asked = min(self._kept, _DOUBTS, max(3, self._kept // 8))
+        between = range(1, self._kept - 1)
+        self._doubts = {0, self._kept - 1, *random.sample(between, min(asked, len(between)))}
         self.replayed = 0
         self.doubted = False
 

@@ -32,7 +32,7 @@ from bitmma.clfp.report import Report, Turn
 from bitmma.clfp.shrink import shrink
 from bitmma.clfp.space import Space
 from bitmma.clfp.tree import read_tree, text
-from bitmma.models import Model
+from bitmma.models import Model, SumTree
 from bitmma.unit import Instruction
 
 __all__ = ["Progress", "probe"]
@@ -44,9 +44,13 @@ _NEAR = 50
 _RIVALS = 64
 #: Products of models compared with each other in one search.
 _SEARCHED = 1 << 25
+#: A million outputs are of rows and columns drawn for them; of more, each call's rows also meet the
+#: columns of other calls, so many in all.
+_FRESH, _MEETINGS = 1_000_000, 4
 #: Dot products traced for coverage, and products of all of them.
-_TRACED, _TRACED_PRODUCTS = 400, 1 << 13
-_CHUNK = 1 << 17
+_TRACED, _TRACED_PRODUCTS = 256, 1 << 14
+#: Outputs of one round of the differential test, and products of all of them.
+_CHUNK, _CHUNK_PRODUCTS = 1 << 20, 1 << 24
 
 
 @dataclass(frozen=True)
@@ -68,7 +72,7 @@ class Progress:
 def probe(
     box: BlackBox | Instruction,
     *,
-    inputs: int = 1_000_000,
+    inputs: int | None = None,
     seed: int = 0,
     limit: float = 60.0,
     progress: Callable[[Progress], object] | None = None,
@@ -78,14 +82,15 @@ def probe(
 
     Args:
         box: an instruction (whose name and model are not looked at), or a `BlackBox`.
-        inputs: outputs to be compared with the model at the end; smaller ones make every step
-            smaller, for slow boxes.
+        inputs: outputs to be compared with the model at the end; fewer make every step smaller,
+            for slow boxes. By default 4,000,000 where the box takes batches, else 1,000,000.
         seed: of the random inputs.
         limit: seconds that one call of the box may take.
         progress: called with a `Progress` now and then.
         checkpoint: a file that keeps the box's answers: after an interrupt the same call goes on
-            where it was. It is not deleted: a finished probe is repeated from it. Up to three of
-            its answers are asked of the box again, for it may be another one by now.
+            where it was. It is not deleted: a finished probe is repeated from it. The first, the
+            last and an eighth of its answers, 32 at most, are asked of the box again, for it may be
+            another one by now.
 
     Returns:
         A `Report`, whatever the box does: one that raises, hangs or returns no D ends as "invalid",
@@ -98,6 +103,8 @@ def probe(
     Source: Xie et al., arXiv 2511.10909v2, section 3 (closed-loop feature probing).
     """
     spec = BlackBox.of(box)
+    if inputs is None:
+        inputs = 4_000_000 if spec.batched else 1_000_000
     for name, value, low in (("inputs", inputs, 1), ("seed", seed, 0)):
         if isinstance(value, bool) or not isinstance(value, int):
             raise TypeError(f"{name} must be an int, not {value!r}")
@@ -131,7 +138,8 @@ def probe(
         seconds = perf_counter() - start
         report.cost = {
             "calls": asked.calls, "dots": asked.dots, "box_seconds": asked.seconds,
-            "own_seconds": seconds - asked.seconds,
+            "engine_seconds": asked.engine_seconds,
+            "python_seconds": seconds - asked.seconds - asked.engine_seconds,
         }  # fmt: skip
     return report
 
@@ -303,30 +311,39 @@ class _Run:
             per_call = self.box.spec.m * self.box.spec.n
             r = min(self.box.spec.m, self.box.spec.n)
             sample: list[Dots] = []
-            size = 4096
+            meetings = max(1, min(_MEETINGS, self.inputs // _FRESH))
+            size, most = 4096, max(4096, min(_CHUNK, _CHUNK_PRODUCTS // self.box.k))
             while tested < self.inputs:
-                count = max(r, min(size, self.inputs - tested) * r // per_call)
+                fresh = min(size, -(-(self.inputs - tested) // meetings))
+                count = max(r, fresh * r // per_call)
                 x = aimed(self.box, model, count - count // 8, self.fresh())
                 x = Dots.join([x, outliers(self.box, count // 8, self.fresh())])
                 calls = self.box.tiles(x)
-                d, want = self.box.mma(calls), predict_calls(self.box, model, calls)
-                wrong = np.argwhere(~same(self.box.formats[3], d, want, nan=model.nan == "quiet"))
-                tested += d.size
-                drawn += x.count
-                if len(wrong):
-                    self.refuted(model, self.box.pick(calls, wrong[:64]), d[tuple(wrong[:64].T)])
-                    self.note(
-                        "differential test",
-                        f"{model!r}: {len(wrong)} of the last {d.size} outputs differ",
+                for shift in range(meetings):
+                    met = calls.with_columns(shift)
+                    d, want = self.box.mma(met), predict_calls(self.box, model, met)
+                    equal = same(self.box.formats[3], d, want, nan=model.nan == "quiet")
+                    tested += d.size
+                    if not equal.all():
+                        wrong = np.argwhere(~equal)
+                        places = self.box.pick(met, wrong[:64])
+                        self.refuted(model, places, d[tuple(wrong[:64].T)])
+                        self.note(
+                            "differential test",
+                            f"{model!r}: {len(wrong)} of the last {d.size} outputs differ",
+                        )
+                        return False
+                    self.progress(
+                        Progress("differential test", tested, self.inputs, "bit against bit")
                     )
-                    return False
+                drawn += x.count
                 sample.append(x)
-                self.progress(Progress("differential test", tested, self.inputs, "bit against bit"))
-                size = min(4 * size, _CHUNK)
+                size = min(4 * size, most)
         self.note("differential test", f"{model!r}: {tested} outputs, no difference")
         self.report.tested = tested
         every = Dots.join(sample)
-        traced = max(24, min(_TRACED, _TRACED_PRODUCTS // self.box.k))
+        cost = self.box.k * (4 if isinstance(model, SumTree) else 1)  # each of its nodes is traced
+        traced = max(24, min(_TRACED, _TRACED_PRODUCTS // cost))
         picked = np.linspace(0, every.count - 1, min(traced, every.count)).astype(int)
         self.report.coverage = coverage(self.box, model, every[picked])
         sure = 0.05 ** (1 / drawn)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from fractions import Fraction
 
 import numpy as np
 
 from bitmma import formats
 from bitmma.clfp.box import Box, Codes, Dots
-from bitmma.formats import Format, Kind
+from bitmma.formats import Format
 
 __all__ = ["Range", "blank", "code", "factor", "put", "values"]
 
@@ -18,16 +18,28 @@ __all__ = ["Range", "blank", "code", "factor", "put", "values"]
 def code(fmt: Format, x: Fraction | int) -> int | None:
     """The code worth exactly x, subnormals included; None where there is none."""
     x = Fraction(x)
-    if x.denominator & (x.denominator - 1) or (x < 0 and not fmt.signed):
+    if x.denominator & (x.denominator - 1):
         return None
-    if x == 0:
+    return _code(fmt, x.numerator, 1 - x.denominator.bit_length())
+
+
+def _code(fmt: Format, n: int, q: int) -> int | None:
+    """The code worth exactly n * 2**q; None where there is none."""
+    if n < 0 and not fmt.signed:
+        return None
+    if n == 0:
         return 0 if fmt.specials != "ue8m0" else None
-    found = fmt.encode(x.numerator, 1 - x.denominator.bit_length(), "RZ")
-    decoded = fmt.decode(found)
-    if decoded.kind is not Kind.FINITE:
+    magnitude = abs(n)
+    exponent = magnitude.bit_length() - 1 + q
+    last = max(exponent, fmt.min_exponent) - fmt.mantissa_bits
+    if exponent > fmt.max_exponent or (q < last and magnitude & ((1 << (last - q)) - 1)):
         return None
-    worth = decoded.significand * Fraction(2) ** (decoded.exponent - fmt.mantissa_bits)
-    return found if (-worth if decoded.sign else worth) == x else None
+    if fmt.specials == "ue8m0":
+        return exponent + fmt.bias if exponent >= fmt.min_exponent else None
+    significand = magnitude << (q - last) if q >= last else magnitude >> (last - q)
+    binade = max(exponent, fmt.min_exponent) - fmt.min_exponent
+    found = ((binade << fmt.mantissa_bits) + significand) << fmt.dropped_bits
+    return None if found > fmt.max_code else found | (fmt.sign_bit if n < 0 else 0)
 
 
 @functools.lru_cache(1 << 16)
@@ -42,23 +54,36 @@ def factor(fa: Format, fb: Format, x: Fraction, subnormal: bool = True) -> tuple
     n, q = abs(x.numerator), 1 - x.denominator.bit_length()
     q += (n & -n).bit_length() - 1
     n >>= (n & -n).bit_length() - 1
-    exponent = n.bit_length() - 1 + q
+    total = n.bit_length() - 1 + q
+    if q < _last(fa) + _last(fb) or total > fa.max_exponent + fb.max_exponent + 1:
+        return None
+    # What is left to b, up to the carry of a product of two significands.
+    room = range(total - fb.max_exponent - 1, total - _last(fb) + 1)
     for small in _splits(n, fa.mantissa_bits + 1, fb.mantissa_bits + 1):
-        rest = n // small
-        low = fa.min_exponent if not subnormal else fa.min_exponent - fa.mantissa_bits
-        half = exponent // 2
-        for e in sorted(
-            range(low, fa.max_exponent + 1), key=lambda e: (e < fa.min_exponent, abs(e - half))
-        ):
+        for e in _outwards(fa, total // 2, room, subnormal):
             q_a = e - (small.bit_length() - 1)
-            a = code(fa, Fraction(small) * Fraction(2) ** q_a)
-            b = code(fb, Fraction(rest) * Fraction(2) ** (q - q_a)) if a is not None else None
+            a = _code(fa, small, q_a)
+            b = _code(fb, n // small, q - q_a) if a is not None else None
             if a is None or b is None:
                 continue
             if not subnormal and not (_normal(fa, a) and _normal(fb, b)):
                 continue
             return a | (fa.sign_bit if x < 0 else 0), b
     return None
+
+
+def _last(fmt: Format) -> int:
+    """The exponent of the smallest number's last place."""
+    return fmt.min_exponent - fmt.mantissa_bits
+
+
+def _outwards(fmt: Format, middle: int, room: range, subnormal: bool) -> Iterator[int]:
+    """Exponents of the format in a range, the nearest to a middle first; subnormal ones last."""
+    low, high = max(room.start, _last(fmt)), min(room.stop, fmt.max_exponent + 1)
+    normal = range(max(low, fmt.min_exponent), high)
+    below = range(low, min(high, fmt.min_exponent)) if subnormal else range(0)
+    for exponents in (normal, below):
+        yield from sorted(exponents, key=lambda e: abs(e - middle))
 
 
 def _splits(n: int, bits_a: int, bits_b: int) -> Iterable[int]:

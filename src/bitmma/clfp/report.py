@@ -88,7 +88,9 @@ class Report:
         coverage: how many of a sample of them (``coverage["total"]``) met each condition of
             `cases.Coverage`, by the model; see ``not_reached``.
         confidence: what ``tested`` says, in words.
-        cost: calls and outputs of the box, seconds in it and outside.
+        cost: calls and outputs of the box; seconds in it (``box_seconds``), in evaluating models
+            with the native engine (``engine_seconds``), and in everything else
+            (``python_seconds``).
         inputs: the dot products that told models apart (see `bitmma.clfp.suite`).
         seed: of the random inputs. bits_version: `bitmma.BITS_VERSION`.
     """
