@@ -61,61 +61,78 @@ def outliers(box: Box, count: int, seed: int) -> Dots:
 
 
 def sparse(box: Box, model: Model, count: int, seed: int) -> Dots:
-    """Rows of `aimed` with few terms left, and zeros: what shows signs of zero, flushing and edges.
+    """Rows that show signs of zero, flushing and underflow: few terms left of `aimed`, and zeros.
 
-    Up to three products stay, in half of the rows two of them cancel; the others are zeros of one
-    sign or of both, or made of one smallest subnormal or of two. c stays or is a zero or the
-    smallest subnormal.
+    In half of the rows up to three products stay, of which two may cancel, to 0 or to a subnormal
+    sum; the others are zeros of one sign or of both, or made of one smallest subnormal or of two; c
+    stays or is a zero or the smallest subnormal. In the next quarter all is -0 but two that cancel
+    to a subnormal, or some negative products too small for most formats: a sum may be -0 from there
+    on. In the last, all products lie where sums of two become subnormal.
     """
     x = aimed(box, model, count, seed)
     rng = np.random.default_rng([seed, 2])
     n, k = x.a.shape
-    fa, fb, fc, _ = box.formats
-
-    def signs(fmt: Format, negative: Codes, codes: Codes | int) -> Codes:
-        signed: Codes = (np.where(negative, fmt.sign_bit, 0) | codes).astype(fmt.code_dtype)
-        if fmt.specials == "fnuz":
-            signed[signed == fmt.sign_bit] = 0
-        return signed
-
-    one, two, three = list(rng.integers(0, k, (3, n)))  # lanes
+    fa, fb, fc, fd = box.formats
+    one, two, three = list(rng.integers(0, k, (3, n)))  # lanes, neighbours in half of the rows
+    two = np.where(rng.random(n) < 0.5, (one + 1) % k, two)
     a, b, rows = np.array(x.a), np.array(x.b), np.arange(n)
-    mirrored = rng.random(n) < 0.5
-    minus = fa.code_dtype.type(fa.sign_bit)
-    a[rows, two] = np.where(mirrored, a[rows, one] ^ minus, a[rows, two])
-    b[rows, two] = np.where(mirrored, b[rows, one], b[rows, two])
-    many = np.asarray(rng.integers(0, 4, n))
-    # In a quarter of the rows two that come to a subnormal sum of some format.
-    near = np.less(rng.random(n), 0.25)
-    edges = [formats.get(x).min_exponent for x in ("f32", "f16", box.formats[3].name)]
-    target: Codes = rng.choice(edges, n)
+    least_a, least_b = 1 << fa.dropped_bits, 1 << fb.dropped_bits
+
+    # Products near the smallest normal number of some format.
+    edges = sorted({formats.get(x).min_exponent for x in ("f32", "f16", fd.name)})
+    target = rng.choice(edges, (n, 1))
     e_a: Codes = np.clip(target // 2, fa.min_exponent, fa.max_exponent)
-    for lane, sign in ((one, 0), (two, fa.sign_bit)):
-        a[rows, lane] = np.where(near, _normal(rng, fa, e_a) | sign, a[rows, lane])
-        b[rows, lane] = np.where(near, _normal(rng, fb, target - e_a), b[rows, lane])
-    many = np.where(near, np.maximum(many, 2), many)
+    near_a = _signed(fa, rng.random((n, k)) < 0.5, _normal(rng, fa, e_a, (n, k)))
+    near_b = _normal(rng, fb, target - e_a, (n, k))
+
+    kind = np.asarray(rng.integers(0, 8, n))
+    near = np.less(rng.random(n), 0.25)
+    for lane, negative in ((one, False), (two, True)):
+        number = _signed(
+            fa, np.full(n, negative), near_a[rows, lane] & ~fa.code_dtype.type(fa.sign_bit)
+        )
+        a[rows, lane] = np.where(near, number, a[rows, lane])
+        b[rows, lane] = np.where(near, near_b[rows, lane], b[rows, lane])
+    mirrored = ~near & (rng.random(n) < 0.5)
+    a[rows, two] = np.where(mirrored, a[rows, one] ^ fa.code_dtype.type(fa.sign_bit), a[rows, two])
+    b[rows, two] = np.where(mirrored, b[rows, one], b[rows, two])
+    many = np.maximum(rng.integers(0, 4, n), 2 * near)
     keep = np.zeros((n, k), bool)
     for i, lane in enumerate((one, two, three)):
         keep[rows, lane] |= many > i
+
     style = rng.integers(0, 5, (n, 1))  # products of +0, of -0, of both, with subnormal operands
-    negative = np.where(style == 2, rng.random((n, k)) < 0.5, style == 1)
-    negative = np.where(style >= 3, rng.random((n, 1)) < 0.7, negative)
+    minus = np.where(style == 2, rng.random((n, k)) < 0.5, style == 1)
+    minus = np.where(style >= 3, rng.random((n, 1)) < 0.7, minus)
+    tiny = rng.random((n, k)) < 2.0 ** -rng.uniform(0, np.log2(k) + 1, (n, 1))
+    last = (kind >= 4) & (kind < 6)
+    keep[last & ~near], minus[last] = False, True
+    keep[last & near] &= many[last & near, None] < 3
+    style = np.where(last[:, None], np.where(tiny, 4, 1), style)
     turned = rng.random((n, k)) < 0.5
-    smallest = np.where(style >= 3, 1 << fa.dropped_bits, 0)
-    a = np.where(keep, a, signs(fa, negative ^ turned, smallest))
-    b = np.where(
-        keep, b, signs(fb, turned, np.where(style == 4, 1 << fb.dropped_bits, fb.encode(1, 0)))
-    )
-    addend = rng.integers(0, 6, n)  # c stays, as often as not
-    tiny = np.where(addend == 5, 1 << fc.dropped_bits, 0)
-    c = np.where(addend < 3, x.c, signs(fc, (addend == 3) | (rng.random(n) < 0.3), tiny))
+    a = np.where(keep, a, _signed(fa, minus ^ turned, np.where(style >= 3, least_a, 0)))
+    one_b = fb.encode(1, 0)
+    b = np.where(keep, b, _signed(fb, turned, np.where(style == 4, least_b, one_b)))
+    a[kind >= 6], b[kind >= 6] = near_a[kind >= 6], near_b[kind >= 6]
+
+    addend = np.where(last, 3, rng.integers(0, 6, n))  # c stays, as often as not
+    least = np.where(addend == 5, 1 << fc.dropped_bits, 0)
+    c = np.where(addend < 3, x.c, _signed(fc, (addend == 3) | (rng.random(n) < 0.3), least))
     return replace(x, a=a, b=b, c=c)
 
 
-def _normal(rng: np.random.Generator, fmt: Format, e: Codes) -> Codes:
+def _signed(fmt: Format, negative: Codes, codes: Codes) -> Codes:
+    """Codes without sign given one; there is no -0 in FNUZ."""
+    signed: Codes = (np.where(negative, fmt.sign_bit, 0) | codes).astype(fmt.code_dtype)
+    if fmt.specials == "fnuz":
+        signed[signed == fmt.sign_bit] = 0
+    return signed
+
+
+def _normal(rng: np.random.Generator, fmt: Format, e: Codes, shape: tuple[int, ...]) -> Codes:
     """Codes of positive normal numbers with those exponents, or the nearest that there are."""
     field = np.clip(e, fmt.min_exponent, fmt.max_exponent) - fmt.min_exponent + 1
-    fraction = rng.integers(0, 1 << fmt.mantissa_bits, e.shape)
+    fraction = rng.integers(0, 1 << fmt.mantissa_bits, shape)
     code = np.minimum(field << fmt.mantissa_bits | fraction, fmt.max_code >> fmt.dropped_bits)
     found: Codes = (code << fmt.dropped_bits).astype(fmt.code_dtype)
     return found

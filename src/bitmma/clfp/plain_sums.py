@@ -133,6 +133,24 @@ class _Sum:
         K = self.model.K
         return self.leaves[i] if i <= K else self.values[i - K - 1]
 
+    @functools.cached_property
+    def seen(self) -> list[bool]:
+        """Of every child (see `of`): whether the sign of its zero can be seen in the result."""
+        model, K = self.model, self.model.K
+        found = [False] * (K + 1 + len(self.children))
+        asked = model.zero in ("ieee", "start")
+        found[-1] = model.out is None or (asked and self.flush_last != "zero")
+        for j in reversed(range(len(self.children))):
+            node = self.children[j]
+            if not (found[K + 1 + j] and asked and model.flush_out != "zero"):
+                continue
+            plus = [i for i in node if not self.of(i).minus]  # terms beside which no sign is seen
+            down = self.roundings[j].mode == "RD" and len(node) > 1
+            cleared = model.zero == "start" and len(node) == 1
+            for i in node:
+                found[i] = down or not (cleared or set(plus) - {i})
+        return found
+
     @property
     def flush_last(self) -> str:
         """What the result's own rounding does with subnormals."""
@@ -241,6 +259,7 @@ def _second_rounding(model: SumTree, s: _Sum) -> SumTree:
         if alone and (model.zero != "start" or not s.values[last - 1].minus):
             return dataclasses.replace(model, tree=model.tree[1:-1], out=model.rho2, rho2=None)
     instead: dict[int, int] = {}
+    unseen: dict[int, int] = {}
     for j, node in enumerate(s.children):
         x = s.of(node[0])
         if len(node) > 1 or not s.kept(x, s.roundings[j], model.flush_out):
@@ -255,34 +274,36 @@ def _second_rounding(model: SumTree, s: _Sum) -> SumTree:
             same &= model.out is not None or s.roundings[j].format == below.format
         if same:
             instead[K + 1 + j] = node[0]
-    return _rebuilt(model, instead, {}) if instead else model
+        elif j != last and not s.seen[K + 1 + j]:
+            unseen = {K + 1 + j: node[0]}  # one at a time: others may be seen without it
+    return _rebuilt(model, instead or unseen, {}) if instead or unseen else model
 
 
 def _starts(model: SumTree, s: _Sum) -> SumTree:
-    """Where one term of a sum is never -0, no other's sign of zero is seen: one start will do."""
+    """Of the products of one sum, the one that starts at +0 may be any: the first."""
     if model.zero != "start" or s.signs_are_lost:
         return model
     K = model.K
+
+    def held(i: int) -> bool:
+        return i < K and s.kept(s.of(i), model.rho, model.flush_out)
+
     for node, rho in zip(s.children, s.roundings, strict=True):
-        if len(node) == 1 or rho.mode == "RD":
-            continue
-        started = [
-            i for i in node
-            if i > K and len(s.children[i - K - 1]) == 1 and s.children[i - K - 1][0] < K
-            and s.kept(s.of(s.children[i - K - 1][0]), s.roundings[i - K - 1], model.flush_out)
-            and s.roundings[i - K - 1] == model.rho
-        ]  # fmt: skip
-        if not started:
-            continue
-        products = [s.children[i - K - 1][0] for i in started]
-        instead = dict(zip(started, products, strict=True))
-        if all(s.of(i).minus for i in node if i not in started):
-            plain = [i for i in node if i < K and s.kept(s.of(i), model.rho, model.flush_out)]
-            wrapped = {min(products + plain)}
-            if wrapped == set(products):
-                continue
-            return _rebuilt(model, instead, {}, wrapped)
-        return _rebuilt(model, instead, {})
+        started = {
+            i: s.children[i - K - 1][0] for i in node
+            if i > K and len(s.children[i - K - 1]) == 1 and s.roundings[i - K - 1] == model.rho
+            and held(s.children[i - K - 1][0])
+        }  # fmt: skip
+        others = [i for i in node if i not in started]
+        if (
+            len(started) == 1 < len(node)
+            and rho.mode != "RD"
+            and all(s.of(i).minus for i in others)
+        ):
+            (product,) = started.values()
+            first = min([product, *filter(held, others)])
+            if first != product:
+                return _rebuilt(model, started, {}, {first})
     return model
 
 
@@ -413,11 +434,13 @@ def _zeros(model: SumTree, s: _Sum) -> SumTree:
     if s.flush_last == "zero" or (zero == "signed" and not s.underflows(x, rho)):
         zero = "plus"
     changes: dict[str, Any] = {"zero": zero}
-    if zero in ("plus", "signed"):  # no sum asks for the sign of a zero operand
-        names = ["flush_in", "flush_c"] + ["flush_out"] * (model.out is not None)
-        changes |= {name: "zero" for name in names if getattr(model, name) == "sign"}
-        if "flush_out" in changes:
-            changes["flush_last"] = s.flush_last
+    unasked = zero in ("plus", "signed") and model.out is not None
+    if unasked and model.flush_out == "sign":  # before out no sum asks for the sign of a zero term
+        changes |= {"flush_out": "zero", "flush_last": s.flush_last}
+    *products, c = s.seen[: model.K + 1]
+    for name, seen in (("flush_in", any(products)), ("flush_c", c)):
+        if getattr(model, name) == "sign" and not seen:
+            changes[name] = "zero"
     return dataclasses.replace(model, **changes)
 
 
