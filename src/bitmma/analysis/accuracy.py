@@ -33,8 +33,10 @@ class Statistics:
         count: outputs.
         bias: the mean error. low, high: its confidence interval, see `errors`.
         mean_abs, max_abs: of |d - x|. mse: the mean of (d - x)^2.
-        mean_ulps, max_ulps: signed mean and largest magnitude, in units in the last place of the
-            output's format at x.
+        mean_ulps, max_ulps: signed mean and largest magnitude, in units in the last place: the
+            distance between the numbers of the output's format around x. Where terms cancel, x is
+            small beside them and its unit, too: an error that is harmless beside the terms is then
+            millions of units.
         mean_relative, max_relative: of |d - x| / |x|, over the outputs whose x is not 0.
         equal: the share of outputs without error.
     """

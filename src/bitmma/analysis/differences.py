@@ -69,7 +69,8 @@ class Difference(Tabular):
         outputs: how many. differing: how many of them differ in value (two NaNs do not, nor do +0
             and -0). share: differing / outputs.
         mean_abs, max_abs: of the difference where both are finite, over all outputs. max_ulps: the
-            largest in units in the last place of the coarser output format at the exact result.
+            largest in units in the last place: the distance between the numbers of the coarser
+            output format around the exact result, which is small where terms cancel.
         steps: what makes the difference; empty for units of the same arithmetic.
         together: differing outputs that no step changes alone: only several steps do.
         worst: the output with the largest difference, and what the two gave there; None if none.
