@@ -102,6 +102,11 @@ def test_the_same_numbers_again(monkeypatch: pytest.MonkeyPatch) -> None:
     assert first == second
 
 
+def test_the_same_numbers_in_several_processes() -> None:
+    one, two = (run("fp16-output", quick=True, processes=n).to_dict() for n in (1, 2))
+    assert one == two
+
+
 def test_pages_in_the_documentation() -> None:
     """One for each, of these bits, with a figure small enough to keep."""
     folder = ROOT / "docs" / "experiments"

@@ -512,7 +512,7 @@ def _experiment(name: str, quick: bool, out: Path) -> None:
         report = run(
             name, quick=quick, progress=lambda done, total: bar.update(
                 task, completed=done, total=total
-            ),
+            ), processes=1 if quick else os.cpu_count() or 1,
         )  # fmt: skip
     paths = report.write(out)
     lines = [

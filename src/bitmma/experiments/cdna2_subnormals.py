@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ import numpy.typing as npt
 
 from bitmma import formats
 from bitmma.analysis import exact_product, sample
-from bitmma.experiments.report import COLOURS, SEED, Finding, Report, figures
+from bitmma.experiments.report import COLOURS, SEED, Each, Finding, Progress, Report, figures
 from bitmma.gemm import matmul
 from bitmma.unit import instruction
 
@@ -26,12 +25,12 @@ PUBLISHED = {"plain": 7.632e-9, "scaled": 1.591e-18}  # arXiv 2511.10909v2
 VARIANTS = ("plain", "A scaled", "B scaled", "both scaled", "BF16")
 
 
-def compute(quick: bool, progress: Callable[[int, int], object]) -> Report:
+def compute(quick: bool, progress: Progress, each: Each) -> Report:
     trials = 6 if quick else 60
     found = []
-    for trial in range(trials):
-        found.append(_trial(trial))
-        progress(trial + 1, trials)
+    for result in each(_trial, range(trials)):
+        found.append(result)
+        progress(len(found), trials)
     mse = {name: np.array([f[name] for f in found]) for name in (*VARIANTS, "chained")}
     subnormals = np.array([f["subnormals"] for f in found])
     table = [

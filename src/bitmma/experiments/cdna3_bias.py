@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +12,7 @@ import numpy.typing as npt
 
 from bitmma import formats
 from bitmma.analysis import Exact, exact_product, sample
-from bitmma.experiments.report import COLOURS, SEED, Finding, Report, figures
+from bitmma.experiments.report import COLOURS, SEED, Each, Finding, Progress, Report, figures
 from bitmma.gemm import matmul
 from bitmma.models import Conversion, as_fdpa
 from bitmma.unit import Instruction, instruction
@@ -75,7 +74,7 @@ def toward_zero(unit: Instruction) -> Instruction:
     return replace(unit, model=model)
 
 
-def compute(quick: bool, progress: Callable[[int, int], object]) -> Report:
+def compute(quick: bool, progress: Progress, each: Each) -> Report:
     shapes, most, fewest = (16, 48, 20) if quick else (80, 480, 160)
     samples = [most if i < SHOWN else fewest for i in range(len(CIRCUMSTANCES))]
     total, done = shapes + sum(samples), 0
@@ -94,8 +93,9 @@ def compute(quick: bool, progress: Callable[[int, int], object]) -> Report:
     means: dict[str, npt.NDArray[Any]] = {}
     for n, circumstance in enumerate(CIRCUMSTANCES):
         pairs = []
-        for i in range(samples[n]):
-            pairs.append(_mean_errors(circumstance, (1 + n, i)))
+        streams = [(1 + n, i) for i in range(samples[n])]
+        for means_of_one in each(_mean_errors, [circumstance] * len(streams), streams):
+            pairs.append(means_of_one)
             done += 1
             progress(done, total)
         means[circumstance.what] = np.array(pairs)

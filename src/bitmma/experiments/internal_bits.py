@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from bitmma import clfp
-from bitmma.experiments.report import COLOURS, Finding, Report, figures
+from bitmma.experiments.report import COLOURS, Each, Finding, Progress, Report, figures
 from bitmma.models import Lowered
 from bitmma.unit import Instruction, instruction
 
@@ -45,13 +45,14 @@ RHO = {"f16": "RZ-FP32", "bf16": "RZ-FP32", "e4m3": "RZ-FP32"}
 RHO_FP8 = {"Ada Lovelace": "RZ-E8M13", "Hopper": "RZ-E8M13"}
 
 
-def compute(quick: bool, progress: Callable[[int, int], object]) -> Report:
+def compute(quick: bool, progress: Progress, each: Each) -> Report:
     inputs = 10_000 if quick else 100_000
     table = []
-    for done, (gpu, name) in enumerate(UNITS, 1):
+    reports = each(_of, *zip(*UNITS, strict=True), [inputs] * len(UNITS))
+    for done, ((gpu, name), report) in enumerate(zip(UNITS, reports, strict=True), 1):
         instr = instruction(gpu, name)
         table.append({"GPU": gpu, "instruction": f"{instr.op} {instr.name}",
-                      "operands": instr.a} | _row(instr, probed(instr, inputs)))  # fmt: skip
+                      "operands": instr.a} | _row(instr, report))  # fmt: skip
         progress(done, len(UNITS))
     findings = []
     for gpu, published in PUBLISHED.items():
@@ -97,6 +98,10 @@ def compute(quick: bool, progress: Callable[[int, int], object]) -> Report:
         {"published": PUBLISHED},
         quick,
     )
+
+
+def _of(gpu: str, name: str, inputs: int) -> clfp.Report:
+    return probed(instruction(gpu, name), inputs)
 
 
 def probed(instr: Instruction, inputs: int) -> clfp.Report:

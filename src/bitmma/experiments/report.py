@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,12 @@ import numpy as np
 from bitmma import BITS_VERSION, __version__
 from bitmma.analysis.tables import Tabular, number
 
-__all__ = ["Finding", "Report", "figures"]
+__all__ = ["Each", "Finding", "Progress", "Report", "figures"]
+
+#: Called as ``progress(done, total)``, in steps of an experiment's own.
+Progress = Callable[[int, int], object]
+#: ``map``, or what does the same on all cores: functions of a module and what can be pickled only.
+Each = Callable[..., Iterable[Any]]
 
 #: Seeds of every experiment begin with it; another gives other samples of the same.
 SEED = 2511
