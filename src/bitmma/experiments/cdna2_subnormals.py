@@ -148,9 +148,10 @@ def _draw(mse: dict[str, npt.NDArray[Any]], subnormals: npt.NDArray[Any]) -> Any
     for value, name in ((PUBLISHED["plain"], "published, plain"),
                         (PUBLISHED["scaled"], "published, scaled")):  # fmt: skip
         left.axhline(value, color=COLOURS["black"], linestyle="--", linewidth=1)
-        left.text(len(mse) - 0.45, value * 0.6, name, ha="right", va="top", fontsize=9)
+        left.text(len(mse) - 0.55, value * 0.6, name, ha="right", va="top", fontsize=9)
     left.set_yscale("log")
-    left.set_ylim(1e-19, 1e-6)
+    left.set_ylim(1e-20, 1e-6)
+    left.set_xlim(-0.6, len(mse) - 0.4)
     left.set_xticks(range(len(mse)), [name.replace(" ", "\n") for name in mse])
     left.set_ylabel("mean squared error of a trial")
     left.set_title("Ten products of 128×128, A = 0.001·N(0,1), B = N(0,1)")

@@ -166,6 +166,7 @@ def figures() -> Any:
     pyplot.rcParams.update(
         {
             "figure.dpi": 100, "savefig.dpi": 110, "figure.constrained_layout.use": True,
+            "figure.constrained_layout.h_pad": 0.1, "figure.constrained_layout.w_pad": 0.1,
             "font.size": 10, "axes.titlesize": 11, "axes.titlelocation": "left",
             "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True,
             "axes.grid": True, "grid.color": "#E4E4E4", "grid.linewidth": 0.8,
