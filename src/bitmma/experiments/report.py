@@ -94,9 +94,11 @@ class Report(Tabular):
         for paragraph in self.text:
             lines += [paragraph, ""]
         lines += [f"![{self.caption}]({self.name}.svg)", "", self.caption, ""]
+        lines += ["## Published, and here", ""]
         if self.findings:
-            lines += ["## Published, and here", ""]
             lines += [*_markdown_table([asdict(x) for x in self.findings]), ""]
+        else:
+            lines += ["No published figure for this was at hand: there is nothing to compare.", ""]
         lines += ["## Numbers", ""]
         lines += [*_markdown_table(self.table), ""]
         lines += [
@@ -117,7 +119,7 @@ class Report(Tabular):
         folder.mkdir(parents=True, exist_ok=True)
         stem = folder / self.name
         paths = [stem.with_suffix(x) for x in (".json", ".csv", ".md", ".svg", ".png")]
-        data = json.dumps(self.to_dict(), indent=1, ensure_ascii=False) + "\n"
+        data = json.dumps(self.to_dict(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
         paths[0].write_text(data, encoding="utf-8")
         with paths[1].open("w", newline="", encoding="utf-8") as file:
             rows = csv.DictWriter(file, list(self.table[0]), lineterminator="\n")
