@@ -314,12 +314,13 @@ def _fused(model: FDPA, groups: list[list[_Term]], c: _Sum, lowest: float) -> _S
         largest = np.maximum(largest, power)
     top = np.maximum(largest, c_power) if early else largest
     for terms, power in zip(groups, powers, strict=True):
-        part = _NOTHING
-        for size, _, last in terms:
-            part = part + _Sum(size, 0.0)
-            if model.F is not None:
-                unit = (top if model.groups == 1 else power) * 2.0**-model.F
-                part = part.lost(np.where(last >= unit, 0.0, _cut(size, model.cut, unit)))
+        S = functools.reduce(np.add, (size for size, _, _ in terms), np.zeros(()))
+        E = np.zeros(())
+        if model.F is not None:
+            unit = (top if model.groups == 1 else power) * 2.0**-model.F
+            cuts = (_cut(size, model.cut, unit) * (last < unit) for size, _, last in terms)
+            E = functools.reduce(np.add, cuts, E)
+        part = _Sum(S, E)
         if model.groups > 1 and model.F_groups is not None:
             part = part.lost(_cut(part.size, model.cut_groups, top * 2.0**-model.F_groups))
         total = total + part

@@ -1,7 +1,7 @@
 """One dot product, six answers: the table, and what each unit keeps of its terms.
 
-The figure is Matplotlib's, like those of the other experiments: six units on one page, as SVG and as
-PNG, which the pictures of `explain` cannot be. It draws the same traces as they do.
+The figure is Matplotlib's, like those of the other experiments: six units on one page, as SVG and
+as PNG, which the pictures of `explain` cannot be. It draws the same traces as they do.
 """
 
 from __future__ import annotations
