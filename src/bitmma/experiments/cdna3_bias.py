@@ -159,7 +159,7 @@ def compute(quick: bool, progress: Progress, each: Each) -> Report:
         "Left: errors with A, B = 1000·N(0,1), C = N(0,1), in units of 2⁻⁴: CDNA3 and a unit that "
         "cuts toward zero. Right: mean error with A, B = 10·N(0,1), c in the unit or added "
         "outside, with 95% intervals.",
-        {"samples": {name: x.tolist() for name, x in means.items()}, "products of M x M": M,
+        {"means": {name: _summary(x) for name, x in means.items()}, "products of M x M": M,
          "1000·N(0,1)": {"rounding down": [d_mean, d_half], "toward zero": [z_mean, z_half]}},
         quick,
     )  # fmt: skip
@@ -218,6 +218,13 @@ def _interval(pairs: npt.NDArray[Any]) -> tuple[float, float]:
 
 def _share(pairs: npt.NDArray[Any]) -> float:
     return float(pairs[:, 1].mean() / pairs[:, 0].mean())
+
+
+def _summary(pairs: npt.NDArray[Any]) -> dict[str, Any]:
+    return {
+        "samples": len(pairs), "c in the unit": _mean(pairs[:, 0]),
+        "C = 0 and FP32 add": _mean(pairs[:, 1]), "share": (_share(pairs), *_interval(pairs)),
+    }  # fmt: skip
 
 
 def _round(n: float) -> int:
