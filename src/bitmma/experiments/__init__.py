@@ -13,6 +13,7 @@ from __future__ import annotations
 import importlib
 import multiprocessing
 import os
+import signal
 from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
@@ -59,11 +60,15 @@ def run(
         found: Report = module.compute(quick, heard, map)
         return found
     spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, spawn, _alone) as pool:
+    pool = ProcessPoolExecutor(processes, spawn, _alone)
+    try:
         found = module.compute(quick, heard, pool.map)
+    finally:  # Ctrl-C too: what has not begun will not
+        pool.shutdown(cancel_futures=True)
     return found
 
 
 def _alone() -> None:
-    """One thread for products: the cores are taken."""
+    """One thread for products, as the cores are taken; Ctrl-C is for the program that asked."""
     os.environ["BITMMA_NUM_THREADS"] = "1"
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

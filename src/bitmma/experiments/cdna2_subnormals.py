@@ -145,10 +145,13 @@ def _draw(mse: dict[str, npt.NDArray[Any]], subnormals: npt.NDArray[Any]) -> Any
             f"{values.mean():.2g}", (i, values.min() if below else values.max()),
             xytext=(0, -14 if below else 6), textcoords="offset points", ha="center", fontsize=9,
         )  # fmt: skip
-    for value, name in ((PUBLISHED["plain"], "published, plain"),
-                        (PUBLISHED["scaled"], "published, scaled")):  # fmt: skip
+    # Their names where there is room: below the upper line, above the lower one.
+    for kind, factor, side in (("plain", 0.6, "top"), ("scaled", 1.5, "bottom")):
+        value = PUBLISHED[kind]
         left.axhline(value, color=COLOURS["black"], linestyle="--", linewidth=1)
-        left.text(len(mse) - 0.55, value * 0.6, name, ha="right", va="top", fontsize=9)
+        left.text(
+            len(mse) - 0.55, value * factor, f"published, {kind}", ha="right", va=side, fontsize=9
+        )
     left.set_yscale("log")
     left.set_ylim(1e-20, 1e-6)
     left.set_xlim(-0.6, len(mse) - 0.4)
