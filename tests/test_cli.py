@@ -300,7 +300,9 @@ def test_matmul_on_every_kind_of_file(keep: Callable[[str, Any], str], output: s
     A, B, C = operands()
     expected = bitmma.matmul(A, B, C, instruction=FP8)
     a, b, c = keep("a", A), keep("b", B), keep("c", C)
-    assert run("matmul", *FP8, a, b, "--c", c, "-o", output) == ""
+    printed = run("matmul", *FP8, a, b, "--c", c, "-o", output)
+    M, N = expected.shape
+    assert printed == f"{output}: {M} × {N} of f32; {bitmma.instruction(*FP8).title}\n"
     assert_same_bits(load(output), expected)
     assert not [p for p in os.listdir() if "part" in p]
 
@@ -325,9 +327,12 @@ def test_matmul_with_a_schedule_and_an_epilogue() -> None:
     sa, sb = np.random.default_rng(1).random((2, 20, 3)).astype(np.float32)
     schedule = bitmma.Schedule(128, 2, "contiguous", 128)
     names = [keep_npy(n, x) for n, x in zip("abcst", (A, B, C, sa, sb[:3, :1]), strict=True)]
-    run("matmul", *FP8, *names[:2], "--c", names[2], "-o", "d.npz",
+    said = run(
+        "matmul", *FP8, *names[:2], "--c", names[2], "-o", "d.npz",
         "--schedule", str(schedule), "--promote-scale-a", names[3], "--promote-scale-b", names[4],
-        "--alpha", "0.3", "--beta=-1", "--out-format", "bf16")  # fmt: skip
+        "--alpha", "0.3", "--beta=-1", "--out-format", "bf16",
+    )  # fmt: skip
+    assert said.startswith("d.npz: 20 × 9 of bf16, as uint16 codes; Hopper wgmma ")
     expected = bitmma.matmul(
         A, B, C, instruction=FP8, schedule=schedule, promote_scale_a=sa, promote_scale_b=sb[:3, :1],
         epilogue=bitmma.Epilogue(alpha=0.3, beta=-1, out_format="bf16"),
@@ -355,7 +360,8 @@ def test_matmul_with_a_schedule_and_an_epilogue() -> None:
 def test_matmul_picks_the_default_and_says_so(gpu: str, fmt: str, title: str) -> None:
     A, B, _ = operands(9, 70, 5, fmt)
     keep = keep_safetensors if fmt == "e4m3" else keep_npy
-    assert run("matmul", gpu, keep("a", A), keep("b", B), "-o", "d.npy") == title + "\n"
+    printed = run("matmul", gpu, keep("a", A), keep("b", B), "-o", "d.npy")
+    assert printed.endswith(f"; {title}\n") and printed.startswith("d.npy: ")
     instr = (gpu, title.split(",")[0].split()[-1])
     assert_same_bits(np.load("d.npy"), bitmma.matmul(A, B, instruction=instr))
 
@@ -728,7 +734,7 @@ ERRORS: list[tuple[tuple[str, ...], str]] = [
             (("--alpha", "x"), "--alpha"),
         )
     ),
-    (("matmul", "H100", "a.npy", "-o", "d.npy"), "Missing argument"),
+    (("matmul", "H100", "a.npy", "-o", "d.npy"), "GPU [INSTR] A B: 1 arguments are given"),
     (("matmul", "H101", "a.npy", "b.npy", "-o", "d.npy"), "H101"),
     (("matmul", "H100", "a.npy", "fp4.npy", "-o", "d.npy"), "B holds uint8 codes, which do not"),
     (("matmul", "V100", "f64.npy", "f64.npy", "-o", "d.npy"), "Volta has no instruction for f64"),
@@ -796,3 +802,16 @@ def test_safetensors_missing_is_said(monkeypatch: Any, capsys: Any) -> None:
     monkeypatch.setitem(sys.modules, "safetensors", None)
     assert main([*MATMUL, "a.safetensors", "a.safetensors", "-o", "d.npy"]) == 2
     assert "pip install 'bitmma[io]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("out", ["e4m3", "e5m2", "bf16"])
+def test_matmul_of_formats_that_npy_cannot_name(out: str) -> None:
+    """Codes, which the line says; safetensors says it itself."""
+    A, B, _ = operands()
+    expected = bitmma.matmul(A, B, instruction=FP8, epilogue=bitmma.Epilogue(out_format=out))
+    names = keep_npy_codes("a", A), keep_npy_codes("b", B)
+    said = run("matmul", *FP8, *names, "-o", "d.npy", "--out-format", out)
+    assert f"of {out}, as uint{8 * expected.itemsize} codes; " in said
+    assert np.array_equal(np.load("d.npy"), bits(expected))
+    said = run("matmul", *FP8, *names, "-o", "d.safetensors", "--out-format", out)
+    assert f"of {out}; " in said

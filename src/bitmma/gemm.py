@@ -268,8 +268,11 @@ class Product:
     @property
     def d(self) -> str:
         """The result's format."""
-        if self.epilogue is not None:
-            return self.epilogue.out_format
+        return self.held if self.epilogue is None else self.epilogue.out_format
+
+    @property
+    def held(self) -> str:
+        """The accumulators' format."""
         return self.instruction.d if self.schedule.is_chain else self._outside
 
     @property
@@ -298,12 +301,16 @@ class Product:
     @formats.in_default_environment
     def compute(self, threads: int | None = None, progress: Progress | None = None) -> Array:
         """The result's codes. Arguments as for `matmul`."""
-        accumulators = self._accumulators(threads, progress)
+        accumulators = self.accumulators(threads, progress)
         if self.epilogue is None:
             return accumulators
+        return self.finished(_as_values(accumulators, self.held))
+
+    def finished(self, accumulators: Array) -> Array:
+        """The codes of D that the epilogue makes of FP32 accumulators."""
+        assert self.epilogue is not None
         M, N = self.shape[-2:]
         d = np.empty(self.shape, formats.get(self.d).code_dtype)
-        f32 = _as_values(accumulators, self.instruction.d if self.schedule.is_chain else "f32")
         c = self.arrays.get("c") if self.epilogue.beta is not None else None
         c = None if c is None else np.broadcast_to(c.view(np.float32), self.shape)
         step = max(1, _EPILOGUE_OUTPUTS // max(1, math.prod(self.shape[:-2]) * N))
@@ -311,7 +318,7 @@ class Product:
             rows = slice(start, start + step)
             part = self.epilogue.cut(rows, slice(None))
             d[..., rows, :] = part.apply(
-                f32[..., rows, :], None if c is None else c[..., rows, :], self._ones
+                accumulators[..., rows, :], None if c is None else c[..., rows, :], self._ones
             )
         return d
 
@@ -319,7 +326,8 @@ class Product:
     def _ones(self) -> bool:
         return self.instruction.model.nan == "ones"
 
-    def _accumulators(self, threads: int | None, progress: Progress | None) -> Array:
+    def accumulators(self, threads: int | None = None, progress: Progress | None = None) -> Array:
+        """The codes of what the epilogue is given."""
         c = self.arrays.get("c")
         if self.epilogue is not None and self.epilogue.beta is not None:
             c = None

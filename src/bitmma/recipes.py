@@ -115,7 +115,21 @@ class Recipe:
     evidence: str
 
     def __call__(self, A: Any, B: Any, C: Any | None = None, **options: Any) -> Any:
-        return matmul(A, B, C, instruction=self.instruction, schedule=self.schedule, **options)
+        return self.finished(matmul(**self.arguments(A, B, C, **options)), A)
+
+    def arguments(self, A: Any, B: Any, C: Any | None = None, **options: Any) -> dict[str, Any]:
+        """What `bitmma.matmul` is called with: operands, instruction, schedule, scales …"""
+        return dict(A=A, B=B, C=C, instruction=self.instruction, schedule=self.schedule, **options)
+
+    def finished(self, D: Any, A: Any) -> Any:
+        """What becomes of its result; ``A``, as it was given, says of which kind it is to be."""
+        del A
+        return D
+
+    @property
+    def power(self) -> int:
+        """The power of two by which it multiplies D in the end."""
+        return 0
 
     def __str__(self) -> str:
         return f"{self.name} on {self.instruction.title}"
@@ -125,7 +139,7 @@ class Recipe:
 class _ScaledMM(Recipe):
     out_format: str
 
-    def __call__(
+    def arguments(
         self,
         A: Any,
         B: Any,
@@ -136,12 +150,12 @@ class _ScaledMM(Recipe):
         bias: Any | None = None,
         scale_result: Any | None = None,
         **options: Any,
-    ) -> Any:
+    ) -> dict[str, Any]:
         epilogue = Epilogue(
             scale_a=scale_a, scale_b=scale_b, bias=bias, scale_result=scale_result,
             out_format=self.out_format,
         )  # fmt: skip
-        return super().__call__(A, B, C, epilogue=epilogue, **options)
+        return super().arguments(A, B, C, epilogue=epilogue, **options)
 
 
 # Without fast accumulation, and what stands behind it.
@@ -193,7 +207,7 @@ def scaled_mm(
 class _DeepGEMM(Recipe):
     out_format: str
 
-    def __call__(
+    def arguments(
         self,
         A: Any,
         B: Any,
@@ -202,8 +216,8 @@ class _DeepGEMM(Recipe):
         scale_a: Any | None = None,
         scale_b: Any | None = None,
         **options: Any,
-    ) -> Any:
-        return super().__call__(
+    ) -> dict[str, Any]:
+        return super().arguments(
             A, B, C, promote_scale_a=scale_a, promote_scale_b=scale_b,
             epilogue=Epilogue(out_format=self.out_format), **options,
         )  # fmt: skip
@@ -246,21 +260,27 @@ def zero_accumulate(instruction: Instruction | tuple[str, str]) -> Recipe:
 
 @dataclass(frozen=True)
 class _ScaledOperands(Recipe):
-    power: int
+    up: int
     operands: str
 
     @formats.in_default_environment
-    def __call__(self, A: Any, B: Any, C: Any | None = None, **options: Any) -> Any:
+    def arguments(self, A: Any, B: Any, C: Any | None = None, **options: Any) -> dict[str, Any]:
         i = self.instruction
-        up = self.power * len(self.operands)
         if "A" in self.operands:
-            A = _times_power(A, i.a, self.power, "A")
+            A = _times_power(A, i.a, self.up, "A")
         if "B" in self.operands:
-            B = _times_power(B, i.b, self.power, "B", -2)
+            B = _times_power(B, i.b, self.up, "B", -2)
         if C is not None:
-            C = _times_power(C, i.c, up, "C")
-        D = super().__call__(A, B, C, **options)
-        return _times_power(D, i.d, -up, "D")
+            C = _times_power(C, i.c, -self.power, "C")
+        return super().arguments(A, B, C, **options)
+
+    @formats.in_default_environment
+    def finished(self, D: Any, A: Any) -> Any:
+        return _times_power(D, self.instruction.d, self.power, "D")
+
+    @property
+    def power(self) -> int:
+        return -self.up * len(self.operands)
 
 
 def _times_power(x: Any, fmt: str, power: int, name: str, k_axis: int = -1) -> Any:
@@ -315,7 +335,7 @@ class _BlockQuantized(Recipe):
     second_level: bool
     out_format: str
 
-    def __call__(self, A: Any, B: Any, C: Any | None = None, **options: Any) -> Any:
+    def arguments(self, A: Any, B: Any, C: Any | None = None, **options: Any) -> dict[str, Any]:
         i = self.instruction
         quantized = [
             quantize_blocks(
@@ -331,11 +351,13 @@ class _BlockQuantized(Recipe):
             scales = {"scale_a": a.tensor_scale, "scale_b": b.tensor_scale}
             scales |= {} if C is None else {"beta": 1.0}
         c = None if C is None else np.ascontiguousarray(operands.to_codes(C, "f32", "C")[0])
-        D = super().__call__(
+        return super().arguments(
             a.values, b.values, None if c is None else c.view(np.float32),
             scale_a=a.scales, scale_b=b.scales,
             epilogue=Epilogue(**scales, out_format=self.out_format), **options,
         )  # fmt: skip
+
+    def finished(self, D: Any, A: Any) -> Any:
         f = formats.get(self.out_format)
         kind = operands.VALUES if isinstance(A, np.ndarray) else getattr(A, "device", None)
         return operands.wrap(D.view(f.code_dtype), f.name, kind or operands.VALUES)

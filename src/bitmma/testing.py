@@ -52,7 +52,9 @@ class BitsReport:
     Attributes:
         size: elements compared. differing: how many differ.
         classes: how many of each class, for the classes that occur.
-        max_ulps: the largest distance in class "value"; None if there is none.
+        max_ulps: the largest distance in class "value", in units in the last place: how many
+            numbers of the format one has to step from the one to the other, so that neighbours are
+            1 apart; None if there is none.
         examples: the first few of each class.
         format: the format that codes were read in; None for integers without one.
     """

@@ -67,6 +67,31 @@ def test_numbers(net: Any) -> None:
     assert any(d.differing for d in result.differences)
 
 
+class Attention(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.query = torch.nn.Linear(16, 16)
+
+    def forward(self, x: Any) -> Any:
+        return torch.softmax(self.query(x) @ x.mT, -1) @ x
+
+
+def test_products_that_a_layer_computes_itself() -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(Attention(), torch.nn.Linear(16, 4)).half().eval()
+    x = torch.randn(2, 8, 16).half()
+    result = compare(model, x, GPUS[:1])
+    found = {d.layer: d for d in result.differences}
+    assert list(found) == ["0.query", "0:bmm", "0:bmm#2", "0", "1", ""]
+    assert [found["0:bmm"].kind, found["0"].kind] == ["bmm", "Attention"]
+    with torch.no_grad(), emulate(GPUS[0]):
+        scores = model[0].query(x) @ x.mT
+    with torch.no_grad():
+        exact = copy.deepcopy(model).double()[0].query(x.double()) @ x.double().mT
+    assert found["0:bmm"].largest == (scores.double() - exact).abs().max()
+    assert found["0:bmm#2"].largest == found["0"].largest  # what attention returns
+
+
 def test_table_and_data(net: Any) -> None:
     result = compare(net, {"x": X, "shift": torch.ones(16).half()}, GPUS[:2])
     lines = str(result).splitlines()

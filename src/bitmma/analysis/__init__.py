@@ -2,7 +2,8 @@
 
 - `compare`: one dot product on everything, grouped by answer.
 - `errors`: a product against its exact result: bias, ulps, what caused them, whether bounds held.
-- `discrepancy`: the same product on two units: how many outputs differ, how much, at which step.
+- `discrepancy`: the same product on two units: how many outputs differ, how much, and which step
+  of their arithmetic makes them.
 - `symmetry`, `monotonicity`: two properties that a sum has and some units lack.
 - `sample`: seeded inputs, the same bits on every machine; `exact_product`: exact results.
 
@@ -16,6 +17,7 @@ from bitmma.analysis.differences import (
     Asymmetry,
     Difference,
     NonMonotonicity,
+    Step,
     discrepancy,
     monotonicity,
     symmetry,
@@ -35,6 +37,7 @@ __all__ = [
     "Exact",
     "NonMonotonicity",
     "Statistics",
+    "Step",
     "compare",
     "discrepancy",
     "errors",

@@ -12,11 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from bitmma import formats
-from bitmma.analysis import bounds, stages
+from bitmma.analysis import bounds, products, stages
 from bitmma.analysis.bounds import Bound
-from bitmma.analysis.exact import exact_product, ulp
+from bitmma.analysis.exact import Exact, exact_product, ulp
 from bitmma.analysis.tables import Tabular
 from bitmma.models import Model
+from bitmma.recipes import Recipe
 from bitmma.unit import Instruction
 
 __all__ = ["Cause", "Errors", "Statistics", "errors", "statistics_of"]
@@ -32,8 +33,10 @@ class Statistics:
         count: outputs.
         bias: the mean error. low, high: its confidence interval, see `errors`.
         mean_abs, max_abs: of |d - x|. mse: the mean of (d - x)^2.
-        mean_ulps, max_ulps: signed mean and largest magnitude, in units in the last place of the
-            output's format at x.
+        mean_ulps, max_ulps: signed mean and largest magnitude, in units in the last place: the
+            distance between the numbers of the output's format around x. Where terms cancel, x is
+            small beside them and its unit, too: an error that is harmless beside the terms is then
+            millions of units.
         mean_relative, max_relative: of |d - x| / |x|, over the outputs whose x is not 0.
         equal: the share of outputs without error.
     """
@@ -57,7 +60,8 @@ class Cause:
     """One cause of error, switched off after those before it.
 
     Attributes:
-        name: input, accumulation, alignment or rounding: see `bitmma.analysis.stages`.
+        name: input, accumulation, alignment, rounding, output or quantisation: see
+            `bitmma.analysis.stages`.
         unit: the unit that is left, in words.
         part: the part of the error that went with it. Parts add up to the error.
         left: the error that the unit still has without it and those before it.
@@ -74,13 +78,13 @@ class Errors(Tabular):
     """What `errors` found. ``print`` it, or take `to_pandas`, ``rows()`` or the fields.
 
     Attributes:
-        title: who computed. model: its arithmetic, None for a recipe. K: the length of the dot
-            products.
+        title: who computed. model: the unit's arithmetic, None for a function. K: the length of the
+            dot products.
         outputs: how many there were. special: left out because an Inf or NaN among the operands
             decides them. overflowed: left out because the unit (or it with a cause switched off)
             gave Inf or NaN of finite operands. All statistics are over the rest.
         total: the whole error. causes: what it is made of, in the order of switching off.
-        bound: an a-priori bound and whether it held; None for a schedule or a recipe.
+        bound: an a-priori bound and whether it held; None for a function.
         d, exact, error: arrays of the outputs, in float64; ``exact`` and ``error`` rounded once.
         counted: which outputs the statistics are of.
     """
@@ -130,82 +134,77 @@ def errors(
     B: Any,
     C: Any | None = None,
     *,
-    scale_a: Any | None = None,
-    scale_b: Any | None = None,
-    schedule: Any | None = None,
     causes: bool = True,
     confidence: float = 0.95,
+    **options: Any,
 ) -> Errors:
     """The errors of a product on one unit, against the exact result of the operands as given.
 
-    The exact result is exact (`bitmma.analysis.exact_product`): no float64 sum stands in for it.
+    The exact result is exact (`bitmma.analysis.exact_product`): no float64 sum stands in for it. It
+    is that of all that the kernel is told: block scales, promotion's scales, the epilogue.
     The interval of the bias is that of a mean whose errors may be correlated within a row of A and
     within a column of B (two-way clustered standard error, normal quantile): it means something
     with a few dozen independent rows and columns, not with one.
 
     Args:
-        instruction: an `Instruction` or (gpu, name), hypothetical ones too; or anything that gives
-            a product when called on A, B (and C): a recipe, ``np.matmul``. Of such a one there is
-            the whole error only: of what it returns, against the numbers that it was given.
-        A, B, C, scale_a, scale_b, schedule: as for `bitmma.matmul`, any size.
+        instruction: an `Instruction` or (gpu, name), hypothetical ones of any model too; a recipe
+            (`bitmma.recipes`); or any function that gives a product when called on A, B (and C),
+            such as ``np.matmul``. Of a function nothing is known but what it returns: there is the
+            whole error only, no causes and no bound.
+        A, B, C: as for `bitmma.matmul`, any size; for a recipe as it takes them. Of one that
+            quantises them the exact result is that of the numbers before.
         causes: also switch the causes off one after the other (`bitmma.analysis.stages` defines
             them); units that nobody built run at a hundredth of the speed.
         confidence: of the bias's interval.
+        options: scale_a, scale_b, schedule, epilogue, promote_scale_a, promote_scale_b,
+            promote_block_a and promote_block_b, as for `bitmma.matmul`; for a recipe what it takes.
 
     Raises:
         TypeError, ValueError: as `bitmma.matmul`; a confidence outside (0, 1); no output that can
-            be counted.
+            be counted; options for a function.
     """
     if not isinstance(confidence, float) or not 0 < confidence < 1:
         raise ValueError(f"confidence must be between 0 and 1, not {confidence!r}")
-    if callable(instruction) and not isinstance(instruction, Instruction):
-        options = {"scale_a": scale_a, "scale_b": scale_b, "schedule": schedule}
-        for name, value in options.items():
-            if value is not None:
-                raise TypeError(f"{name} is for instructions; make it part of the recipe")
-        return _errors_of_a_recipe(instruction, A, B, C, confidence)
-    p = stages.product(instruction, A, B, C, scale_a, scale_b, schedule)
+    if callable(instruction) and not isinstance(instruction, Instruction | Recipe):
+        for name in options:
+            raise TypeError(f"{name} is for instructions and recipes; a function takes A, B and C")
+        return _errors_of_a_function(instruction, A, B, C, confidence)
+    p = products.product(instruction, A, B, C, options)
     peeled = stages.peel(p) if causes else []
     counted = ~p.special & np.isfinite(p.d)
     for stage in peeled:
-        if stage.d is not None:
-            counted &= np.isfinite(stage.d)
-    describe = _Describer(p.exact.value, p.A, p.B, p.d_format, counted, confidence)
+        counted &= np.isfinite(stage.d.value)
+    describe = _Describer(p.exact.value, p.A, p.B, p.plan.d, counted, confidence)
     error = p.exact.error_of(p.d)
     found = []
-    before = p.d
+    before = Exact((p.d,))
     for stage in peeled:
-        if stage.d is None:
-            part, left = p.exact.error_of(before), np.zeros(p.d.shape)
-        else:
-            with np.errstate(invalid="ignore"):
-                part = before - stage.d
-            left, before = p.exact.error_of(stage.d), stage.d
+        with np.errstate(invalid="ignore"):
+            part, left = stage.d.below(before), p.exact.below(stage.d)
         found.append(Cause(stage.cause, stage.unit, describe(part), describe(left)))
-    limit = bounds.error_bound(p)
+        before = stage.d
     return Errors(
-        p.instr.title, p.instr.model, p.K, p.d.size, int(p.special.sum()),
+        p.title, p.instr.model, p.K, p.d.size, int(p.special.sum()),
         int((~counted & ~p.special).sum()), confidence, describe(error), tuple(found),
-        None if limit is None else bounds.check(limit, error, counted),
-        p.d, p.exact.value, error, counted,
+        bounds.check(bounds.error_bound(p), error, counted), p.d, p.exact.value, error, counted,
     )  # fmt: skip
 
 
-def _errors_of_a_recipe(recipe: Any, A: Any, B: Any, C: Any, confidence: float) -> Errors:
-    d_given = np.asarray(recipe(A, B) if C is None else recipe(A, B, C))
+def _errors_of_a_function(function: Any, A: Any, B: Any, C: Any, confidence: float) -> Errors:
+    d_given = np.asarray(function(A, B) if C is None else function(A, B, C))
     held = [name for name, f in formats.FORMATS.items() if f.dtype == d_given.dtype]
     a, b, c = (_numbers(x, name) for x, name in ((A, "A"), (B, "B"), (C, "C")))
     assert a is not None and b is not None
     if not held:
-        raise TypeError(f"{recipe!r} gave an array of {d_given.dtype}, which is no format")
+        raise TypeError(f"{function!r} gave an array of {d_given.dtype}, which is no format")
     d = d_given.astype(np.float64)
     exact = exact_product(a, b, c)
     if d.shape != exact.value.shape:
-        raise ValueError(f"{recipe!r} gave {d.shape}; A B is {exact.value.shape}")
+        raise ValueError(f"{function!r} gave {d.shape}; A B is {exact.value.shape}")
     counted, error = np.isfinite(d), exact.error_of(d)
     describe = _Describer(exact.value, a, b, held[0], counted, confidence)
     return Errors(
-        getattr(recipe, "__name__", repr(recipe)), None, a.shape[-1], d.size, 0,
+        getattr(function, "__name__", repr(function)), None, a.shape[-1], d.size, 0,
         int((~counted).sum()), confidence, describe(error), (), None,
         d, exact.value, error, counted,
     )  # fmt: skip
@@ -217,7 +216,7 @@ def _numbers(x: Any, name: str) -> Floats | None:
     array = np.asarray(x)
     if array.dtype.kind in "uib":
         raise TypeError(
-            f"{name} is of {array.dtype}: a recipe's error is that of numbers, not codes"
+            f"{name} is of {array.dtype}: a function's error is that of numbers, not codes"
         )
     return array.astype(np.float64)
 
@@ -258,6 +257,7 @@ def _varies(x: Floats, lead_axis: int) -> bool:
     return x.ndim >= -axis and x.shape[axis] > 1
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def statistics_of(
     error: Floats,
     exact: Floats,
@@ -280,8 +280,8 @@ def statistics_of(
     n = e.size
     bias = _mean(e)
     apart = np.where(counted, error - bias, 0.0)
-    variances = [math.fsum((apart * apart).reshape(-1))]
-    variances += [math.fsum((apart.sum(axes) ** 2).reshape(-1)) for axes in clusters]
+    variances = [_sum((apart * apart).reshape(-1))]
+    variances += [_sum((apart.sum(axes) ** 2).reshape(-1)) for axes in clusters]
     # V_rows + V_columns - V_each, but never less than any of them.
     together = sum(variances[1:]) - variances[0] * (len(variances) - 2)
     deviation = math.sqrt(max(*variances, together)) / n if len(variances) > 1 else (
@@ -298,5 +298,12 @@ def statistics_of(
 
 
 def _mean(x: Floats) -> float:
-    """Summed exactly: the same on every machine."""
-    return math.fsum(x.tolist()) / x.size if x.size else 0.0
+    return _sum(x) / x.size if x.size else 0.0
+
+
+def _sum(x: Floats) -> float:
+    """Exactly, rounded once: the same on every machine."""
+    try:
+        return math.fsum(x.tolist())
+    except (OverflowError, ValueError):  # a sum beyond float64, or of infinities
+        return math.inf

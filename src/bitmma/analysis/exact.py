@@ -11,8 +11,9 @@ routines of matrix multiplication and its applications", Numer. Algorithms 59, 2
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -20,15 +21,16 @@ import numpy.typing as npt
 
 from bitmma import formats
 from bitmma.formats import Format
-from bitmma.models import Conversion
+from bitmma.models import RNE_FP64, Conversion
 
-__all__ = ["Exact", "exact_product", "ulp"]
+__all__ = ["Exact", "exact_product", "exact_sum", "times", "ulp"]
 
 Floats = npt.NDArray[np.float64]
 
 _SIGNIFICAND = 53
 _LOWEST = -1074  # float64's own exponents: 2**_LOWEST is its smallest number
 _HIGHEST = 1023
+_LARGEST = math.ldexp(1 - 2.0**-_SIGNIFICAND, _HIGHEST + 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,29 +53,57 @@ class Exact:
     @formats.in_default_environment
     def error_of(self, d: npt.ArrayLike) -> Floats:
         """``d`` minus the number, rounded once to float64."""
-        return _sum([np.asarray(d, np.float64), *(-x for x in self.parts)])
+        return self.below(Exact((np.asarray(d, np.float64),)))
 
     @formats.in_default_environment
+    def below(self, other: Exact) -> Floats:
+        """``other`` minus the number, rounded once to float64."""
+        return _sum([*other.parts, *(-x for x in self.parts)])
+
+    @formats.in_default_environment
+    @np.errstate(over="ignore")
     def rounded(self, rho: Conversion) -> Floats:
         """The number after one rounding by ``rho``, in float64 (which holds every format).
 
-        As in `bitmma.models.Conversion`, overflow is Inf in every mode.
+        What overflows becomes what ``rho.overflow`` says.
         """
         fmt = formats.get(rho.format)
-        odd = self._to_odd()
-        if fmt.mantissa_bits == _SIGNIFICAND - 1:
-            if rho.mode != "RNE":
-                raise ValueError(f"exact results are rounded to f64 by RNE only, not {rho.mode}")
-            return self.value
         bits = fmt.mantissa_bits if rho.mantissa_bits is None else rho.mantissa_bits
+        if rho == RNE_FP64:
+            return self.value
+        if bits > _SIGNIFICAND - 3:
+            return self._rounded_one_by_one(rho)
+        odd = self.to_odd()
         target = Format(
             fmt.name, fmt.width, fmt.exponent_bits, bits, fmt.bias, fmt.specials, fmt.dtype_name
         )
-        d: Floats = formats.quantize(odd, target, rounding=rho.mode).astype(np.float64)
-        beyond = np.abs(odd) >= 2.0 ** (fmt.max_exponent + 1)
+        saturate = rho.overflow == "saturate"
+        d: Floats = formats.quantize(odd, target, rounding=rho.mode, saturate=saturate).astype(
+            np.float64
+        )
+        if rho.overflow != "inf":
+            return d
+        beyond = np.abs(odd) >= np.ldexp(2.0, fmt.max_exponent)
         return np.where(beyond, np.copysign(np.inf, odd), d)
 
-    def _to_odd(self) -> Floats:
+    def _rounded_one_by_one(self, rho: Conversion) -> Floats:
+        """The same in Python's integers, for as many bits as float64 has."""
+        fmt = formats.get(rho.format)
+
+        def one(*parts: float) -> float:
+            number = sum(map(Fraction, parts), Fraction(0))
+            n, q = number.numerator, 1 - number.denominator.bit_length()
+            saturate = rho.overflow == "saturate"
+            code = fmt.encode(n, q, rho.mode, mantissa_bits=rho.mantissa_bits, saturate=saturate)
+            if rho.overflow == "inf" and abs(number) >= Fraction(2) ** (fmt.max_exponent + 1):
+                return math.inf if number > 0 else -math.inf
+            return float(formats.decode(np.array(code, fmt.code_dtype), fmt))
+
+        parts = np.stack([np.where(np.isfinite(x), x, _LARGEST) for x in self.parts])
+        flat = parts.reshape(len(parts), -1).T.tolist()
+        return np.array([one(*x) for x in flat]).reshape(self.parts[0].shape)
+
+    def to_odd(self) -> Floats:
         """Rounded to odd: cut to 53 bits, the last one set where anything was cut.
 
         Rounding that once more, to 51 bits or fewer, is rounding the exact number.
@@ -100,20 +130,40 @@ def exact_product(A: npt.ArrayLike, B: npt.ArrayLike, C: npt.ArrayLike | None = 
     Raises:
         ValueError: shapes that do not fit, or a number that is not finite.
     """
+    return exact_sum(A, B, [] if C is None else [C])
+
+
+@formats.in_default_environment
+def exact_sum(A: npt.ArrayLike, B: npt.ArrayLike, addends: Iterable[npt.ArrayLike]) -> Exact:
+    """A B plus any number of matrices, exactly; otherwise as `exact_product`."""
     a, b = np.asarray(A, np.float64), np.asarray(B, np.float64)
     if a.ndim < 2 or b.ndim < 2 or a.shape[-1] != b.shape[-2]:
         raise ValueError(f"A must be (..., M, K) and B (..., K, N), got {a.shape} and {b.shape}")
-    c = None if C is None else np.asarray(C, np.float64)
-    for name, x in (("A", a), ("B", b), ("C", c)):
-        if x is not None and not np.isfinite(x).all():
+    more = [np.asarray(x, np.float64) for x in addends]
+    for name, x in (("A", a), ("B", b), *(("C", x) for x in more)):
+        if not np.isfinite(x).all():
             raise ValueError(f"{name} must be finite: an exact result has no Inf and no NaN")
     terms = _terms(a, b)
     if terms is None:
-        return _by_integers(a, b, c)
-    if c is not None:
-        terms.append(c)
+        return _by_integers(a, b, more)
+    terms += more
     shape = np.broadcast_shapes(*(x.shape for x in terms))
     return Exact(tuple(_expansion([np.broadcast_to(x, shape) for x in terms])))
+
+
+def times(parts: Iterable[Floats], factor: npt.ArrayLike) -> list[Floats]:
+    """Float64 arrays whose exact sum is that of ``parts`` times numbers of 24 bits, float32's.
+
+    Each is split in 26 and 27 bits, whose products with them float64 holds.
+    """
+    f = np.asarray(factor, np.float64)
+    found = []
+    for x in parts:
+        high = (x.view(np.int64) & ~0x7FFFFFF).view(np.float64)
+        found.append(high * f)
+        if (x != high).any():
+            found.append((x - high) * f)
+    return found
 
 
 def _terms(a: Floats, b: Floats) -> list[Floats] | None:
@@ -207,11 +257,11 @@ def _expansion(terms: list[Floats]) -> Iterator[Floats]:
 # --- any exponents --------------------------------------------------------------------------------
 
 
-def _by_integers(a: Floats, b: Floats, c: Floats | None) -> Exact:
+def _by_integers(a: Floats, b: Floats, addends: Iterable[Floats]) -> Exact:
     """The same in Python's integers: for float64 operands of extreme exponents."""
     (n_a, q_a), (n_b, q_b) = _integers(a), _integers(b)
     total, q = np.matmul(n_a, n_b), q_a + q_b
-    if c is not None:
+    for c in addends:
         n_c, q_c = _integers(c)
         low = min(q, q_c)
         total, q = total * (1 << (q - low)) + n_c * (1 << (q_c - low)), low
@@ -219,10 +269,12 @@ def _by_integers(a: Floats, b: Floats, c: Floats | None) -> Exact:
     while not parts or total.any():
         part = _rounded_integers(total, q)
         parts.append(part)
-        n, q_n = _integers(np.where(np.isfinite(part), part, 0.0))
+        beyond = ~np.isfinite(part)  # of these there is no more to say
+        total = np.where(beyond, 0, total)
+        n, q_n = _integers(np.where(beyond, 0.0, part))
         low = min(q, q_n)
         total, q = total * (1 << (q - low)) - n * (1 << (q_n - low)), low
-        if q < _LOWEST and (np.abs(total) * 2 < 1 << (_LOWEST - q)).all() and total.any():
+        if q < _LOWEST and (np.abs(total) * 2 <= 1 << (_LOWEST - q)).all() and total.any():
             parts.append(np.sign(total).astype(np.float64) * 2.0**_LOWEST)
             break
     return Exact(tuple(parts))
@@ -246,7 +298,7 @@ def _to_float(n: int, q: int) -> float:
     try:
         return float(n << q) if q >= 0 else n / (1 << -q)
     except OverflowError:
-        return math.copysign(math.inf, n)
+        return math.inf if n > 0 else -math.inf
 
 
 def ulp(x: Floats, fmt: Format) -> Floats:

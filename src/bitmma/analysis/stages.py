@@ -1,304 +1,205 @@
 """A unit with its causes of error switched off, one after the other, until nothing is wrong.
 
 ====================  ==========================================================================
-switched off          what is left, family by family
+switched off          what is left
 ====================  ==========================================================================
-1 ``input``           Operands enter as they were given. FTZ-MulAdd: subnormals of A, B and C are
-                      not flushed (the same unit on operands of a wider format, in which they are
-                      normal numbers). tf32, xf32: the words' low 13 bits are not dropped (the same
-                      unit on f32 operands). All others take operands as they are.
-2 ``accumulation``    Accumulators keep what a group gave them, and only the last is rounded by
-                      rho. T-, ST-, GST-, TR- and GTR-FDPA: rho is RNE-FP64 within the chain, and so
-                      for the unit in Lowered and all sums of a schedule, whose C is f64. FMA,
-                      E-FDPA and FTZ-MulAdd, which lose nothing but by rounding sums: one exact sum
+1 ``input``           Operands enter as they were given. FTZ-MulAdd, FDPA and SumTree that flush:
+                      subnormals of A, B and C are not flushed. tf32, xf32: the words' low 13 bits
+                      are not dropped (the same unit on f32 operands). All others take operands as
+                      they are.
+2 ``accumulation``    Accumulators keep what a group gave them, and only the last is rounded. T-,
+                      ST-, GST-, TR-, GTR-FDPA and FDPA: rho (and rho_products) are RNE-FP64 within
+                      a chain, and so for the unit in Lowered; sums of chains, promotion's and
+                      split-K's, are exact, scales too. FMA, E-FDPA, FTZ-MulAdd, SumTree, and FDPA
+                      without cuts lose nothing but by rounding sums (and products): one exact sum
                       of all, rounded once.
-3 ``alignment``       Nothing is cut when terms are aligned: one exact sum of all, rounded once by
-                      the unit's last rounding. (FMA, E-FDPA and FTZ-MulAdd align nothing.)
-4 ``rounding``        That last rounding is left out: the exact result.
+3 ``alignment``       Nothing is cut when terms are aligned: one exact sum of all, rounded once.
+                      (FMA, E-FDPA, FTZ-MulAdd and SumTree align nothing.)
+4 ``rounding``        That last rounding is left out, and with it those of the epilogue in FP32:
+                      the exact result, or, with an epilogue of another format than FP32, the exact
+                      result rounded to that format once.
+5 ``output``          That rounding, too, is left out: the exact result.
+6 ``quantisation``    Recipes that quantise: the exact result of the numbers before.
 ====================  ==========================================================================
 
-The last rounding is rho; that of Lowered, FTZ-MulAdd and schedules is RNE to the output's format.
+The last rounding is rho, of a SumTree its ``out`` if it has one; that of Lowered, FTZ-MulAdd and
+schedules is RNE to the accumulators' format.
 
-An output's error is so the sum of up to four parts, each the change that one switch makes: nothing
+An output's error is so the sum of up to six parts, each the change that one switch makes: nothing
 is left over and nothing counts twice. The order matters. An accumulator that was already cut when
 it was aligned has little left for rho to round, so accumulation goes first: what is put down to it
 is what only it does. Parts can cancel, too: on CDNA3, rounding accumulators to FP32 spares them
 most of the cut downward that comes next.
-
-Models other than these have no switches, and their errors are not split.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from bitmma import formats
-from bitmma.analysis.exact import Exact, exact_product
-from bitmma.engine import operands
-from bitmma.formats import Format
-from bitmma.gemm import matmul
+from bitmma.analysis.exact import Exact, exact_sum, times
+from bitmma.analysis.products import Product, chain, chains
 from bitmma.models import (
     EFDPA,
+    FDPA,
     FMA,
-    GSTFDPA,
-    GTRFDPA,
     RNE_FP32,
     RNE_FP64,
-    STFDPA,
-    TFDPA,
-    TRFDPA,
-    Conversion,
     FTZMulAdd,
     Lowered,
     Model,
+    SumTree,
 )
-from bitmma.schedule import Schedule
-from bitmma.unit import Instruction, resolve
+from bitmma.unit import Instruction
 
-__all__ = [
-    "CAUSES",
-    "Product",
-    "Stage",
-    "last_rounding",
-    "peel",
-    "product",
-    "run",
-    "spread",
-    "to_codes",
-    "words",
-]
+__all__ = ["CAUSES", "Stage", "peel", "tree_of", "unflushed"]
 
 Floats = npt.NDArray[np.float64]
 
 #: In the order in which they are switched off.
-CAUSES = ("input", "accumulation", "alignment", "rounding")
-
-
-@dataclass(frozen=True, eq=False)
-class Product:
-    """One product: the operands as the unit gets them, as numbers, and the exact result.
-
-    Attributes:
-        instr, schedule: who computes it.
-        codes: A, B, C, scale_a, scale_b as arrays of codes, None where not given.
-        A, B, C: the numbers given, in float64, block scales multiplied in; Inf and NaN as 0.
-        special: where an output is decided by Inf or NaN among its operands.
-        exact: A B + C.
-        d: what the unit gives.
-    """
-
-    instr: Instruction
-    schedule: Any
-    codes: tuple[Any, ...]
-    A: Floats
-    B: Floats
-    C: Floats | None
-    special: npt.NDArray[np.bool_]
-    exact: Exact
-    d: Floats
-
-    @property
-    def d_format(self) -> str:
-        return outside(self.instr, self.schedule) or self.instr.d
-
-    @property
-    def K(self) -> int:
-        return int(self.A.shape[-1])
-
-
-def product(
-    instruction: Any, A: Any, B: Any, C: Any, scale_a: Any, scale_b: Any, schedule: Any
-) -> Product:
-    """The product on the unit and exactly; TypeError or ValueError as `bitmma.matmul`."""
-    instr = resolve(instruction)
-    c_format = outside(instr, schedule) or instr.c
-    codes = to_codes(instr, A, B, C, scale_a, scale_b, c_format=c_format)
-    d = run(instr, codes, schedule)
-    a, b = words(codes[0], instr.a), words(codes[1], instr.b)
-    c = None if codes[2] is None else words(codes[2], c_format)
-    if instr.scale and instr.block:
-        a = a * spread(words(codes[3], instr.scale), instr.block, -1, a.shape[-1])
-        b = b * spread(words(codes[4], instr.scale), instr.block, -2, b.shape[-2])
-    rows, columns = np.asarray(np.isfinite(a).all(-1)), np.asarray(np.isfinite(b).all(-2))
-    special = ~(rows[..., :, None] & columns[..., None, :])
-    special = np.broadcast_to(special if c is None else special | ~np.isfinite(c), d.shape)
-    a, b = (np.where(np.isfinite(x), x, 0.0) for x in (a, b))
-    c = None if c is None else np.where(np.isfinite(c), c, 0.0)
-    exact = exact_product(a, b, c)
-    exact = Exact(tuple(np.broadcast_to(x, d.shape) for x in exact.parts))
-    return Product(instr, schedule, codes, a, b, c, special, exact, d)
-
-
-def run(instr: Instruction, codes: tuple[Any, ...], schedule: Any) -> Floats:
-    """What `bitmma.matmul` gives, as float64; ValueError where that is nothing."""
-    A, B, C, scale_a, scale_b = codes
-    more = {} if schedule is None else {"schedule": schedule}
-    d = matmul(A, B, C, instruction=instr, scale_a=scale_a, scale_b=scale_b, **more)
-    if not d.size:
-        raise ValueError(f"there is nothing to analyse: the product is {d.shape}")
-    return np.asarray(d, np.float64)
-
-
-def outside(instr: Instruction, schedule: Any) -> str | None:
-    """The format of a schedule's own sums, which C joins and D has; None for one chain."""
-    if schedule is not None and not isinstance(schedule, Schedule):
-        raise TypeError(f"schedule must be a bitmma.Schedule or None, not {schedule!r}")
-    if schedule is None or schedule.is_chain:
-        return None
-    return "f64" if instr.d == "f64" else "f32"
-
-
-def to_codes(instr: Instruction, *given: Any, c_format: str | None = None) -> tuple[Any, ...]:
-    """A, B, C, scale_a and scale_b as arrays of codes, None where there are none.
-
-    Raises:
-        TypeError: not arrays of the instruction's formats; kinds that are mixed.
-    """
-    names = ("A", "B", "C", "scale_a", "scale_b")
-    wanted = (instr.a, instr.b, c_format or instr.c, instr.scale, instr.scale)
-    codes: list[Any] = []
-    kinds = {}
-    for name, x, fmt in zip(names, given, wanted, strict=True):
-        if x is None and name in ("A", "B"):
-            raise TypeError(f"{name} must be an array of {fmt}, not None")
-        if x is None or fmt is None:
-            codes.append(x)  # what is superfluous is for `bitmma.matmul` to complain about
-            continue
-        k_axis = -2 if name in ("B", "scale_b") else -1
-        found, kinds[name] = operands.to_codes(x, fmt, name, k_axis)
-        codes.append(found)
-    operands.common_kind(kinds)
-    return tuple(codes)
-
-
-def words(codes: Any, fmt: str) -> Floats:
-    """Numbers in float64; of tf32 and xf32 the whole word, with what the unit will drop."""
-    return formats.decode(codes, "f32" if formats.get(fmt).dropped_bits else fmt)
-
-
-def spread(scale: Floats, block: int, axis: int, K: int) -> Floats:
-    return np.take(np.repeat(scale, block, axis), range(K), axis)
-
-
-# --- the switches ---------------------------------------------------------------------------------
+CAUSES = ("input", "accumulation", "alignment", "rounding", "output", "quantisation")
 
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """What the unit gives once ``cause``, too, is switched off; ``unit`` says in words what it is.
-
-    ``d`` is None for the last, whose result is the exact one.
-    """
+    """What comes out once ``cause``, too, is switched off; ``unit`` says in words what it is."""
 
     cause: str
     unit: str
-    d: Floats | None
+    d: Exact
 
 
 def peel(p: Product) -> list[Stage]:
-    """The unit with one cause after the other switched off; without those that it does not have.
-
-    Empty for a model that has no switches.
-    """
+    """The unit with one cause after the other switched off; without those that it does not have."""
+    instr = unflushed(p.instr)
     stages: list[Stage] = []
-    if type(p.instr.model) not in _SWITCHES:
-        return stages
-    instr, (a, b, _, *scales) = p.instr, p.codes
-    unflushed = _unflushed(p)
-    if unflushed is not None:
-        instr = unflushed
-        text = f"operands in {instr.a}" if instr.a != p.instr.a else "C in f64"
-        a, b = _encoded(p.A, instr.a), _encoded(p.B, instr.b)
-        d = run(instr, (a, b, _addend(p, instr), None, None), p.schedule)
-        stages.append(Stage("input", text, d))
-    rho = last_rounding(p.instr.model)
-    if outside(p.instr, p.schedule):
-        rho = Conversion("RNE", p.d_format)
-    one_sum = p.exact.rounded(rho)
-    wide = _SWITCHES[type(instr.model)](instr.model)
+    if instr is not p.instr:
+        plan = replace(p.plan, instruction=instr)
+        d = p.finished(formats.decode(plan.accumulators(), plan.held))
+        stages.append(Stage("input", _words(instr), _exactly(d)))
+    rho = p.last_rounding
+    one_sum = _exactly(p.finished(p.sums.rounded(rho)))
+    wide = _wide(instr.model)
     if wide is None:
         stages.append(Stage("accumulation", f"one exact sum, {rho}", one_sum))
     else:
-        instr = dataclasses.replace(instr, model=wide, c="f64", d="f64")
-        d = run(instr, (a, b, _addend(p, instr), *scales), p.schedule)
-        rounded = Exact((np.where(np.isfinite(d), d, 0.0),)).rounded(rho)
-        d = np.where(np.isfinite(d), rounded, d)
-        stages.append(Stage("accumulation", f"{wide!r}, then {rho}", d))
+        sums, finite = _of_wide_chains(p, instr, wide)
+        d = np.where(finite, p.finished(sums.rounded(rho)), np.nan)
+        stages.append(Stage("accumulation", f"{wide!r}, then {rho}", _exactly(d)))
         stages.append(Stage("alignment", f"one exact sum, {rho}", one_sum))
-    stages.append(Stage("rounding", "the exact result", None))
+    out = p.plan.d
+    if p.plan.epilogue is not None and out != "f32":
+        once = formats.quantize(p.whole.to_odd(), out, saturate=formats.get(out).width == 8)
+        text = f"the exact result, rounded to {out}"
+        stages.append(Stage("rounding", text, _exactly(once.astype(np.float64))))
+    last = "output" if p.plan.epilogue is not None and out != "f32" else "rounding"
+    stages.append(Stage(last, "the exact result", p.whole))
+    if p.exact is not p.whole:
+        stages.append(Stage("quantisation", "the exact result before quantisation", p.exact))
     return stages
 
 
-def _addend(p: Product, instr: Instruction) -> Any:
-    """C in the format that this unit takes."""
-    return None if p.C is None else _encoded(p.C, outside(instr, p.schedule) or instr.c)
+def _exactly(d: Floats) -> Exact:
+    return Exact((d,))
 
 
-def _encoded(x: Floats, fmt: str) -> Any:
-    """The codes of numbers that a format holds."""
-    return formats.quantize(x, fmt).view(formats.get(fmt).code_dtype)
+# --- operands as they are -------------------------------------------------------------------------
 
 
-def _unflushed(p: Product) -> Instruction | None:
-    """The unit on operands of a wider format, used as they are; None if all are so anyway."""
-    instr = p.instr
-    if isinstance(instr.model, FTZMulAdd):
-        changes: dict[str, Any] = {"a": _wider(instr.a), "b": _wider(instr.b)}
-        if p.C is not None and p.schedule is None and _has_subnormals(p.C, formats.get(instr.c)):
-            # A chain whose first C has a format of its own: one instruction of all K, which is
-            # the same arithmetic.
-            changes |= {"c": _wider(instr.c), "k": -(-max(p.K, 1) // instr.k) * instr.k}
-        return dataclasses.replace(instr, **changes)
+def unflushed(instr: Instruction) -> Instruction:
+    """The unit that takes operands as they were given; itself if it does so anyway."""
+    model = instr.model
+    if isinstance(model, FTZMulAdd):
+        model = tree_of(model, instr.k)
+    if isinstance(model, FDPA | SumTree) and (model.flush_in, model.flush_c) != ("no", "no"):
+        instr = replace(instr, model=replace(model, flush_in="no", flush_c="no"))
     if formats.get(instr.a).dropped_bits or formats.get(instr.b).dropped_bits:
-        return dataclasses.replace(instr, a="f32", b="f32")
-    return None
+        a, b = ("f32" if formats.get(x).dropped_bits else x for x in (instr.a, instr.b))
+        instr = replace(instr, a=a, b=b)
+    return instr
 
 
-def _wider(name: str) -> str:
-    """The next format in which the subnormals of this one are normal."""
-    return "f32" if formats.get(name).exponent_bits < 8 else "f64"
+def _words(instr: Instruction) -> str:
+    return f"operands of {instr.a}·{instr.b} as they are"
 
 
-def _has_subnormals(x: Floats, fmt: Format) -> bool:
-    return bool(((x != 0) & (np.abs(x) < 2.0**fmt.min_exponent)).any())
+def tree_of(model: FTZMulAdd | FMA | EFDPA, k: int) -> SumTree:
+    """The same arithmetic, but for signs of zero and NaN, as a tree over one instruction's k."""
+    tree: Any = "c"
+    for start in range(0, k, model.group):
+        lanes = range(start, min(start + model.group, k))
+        if isinstance(model, FTZMulAdd):
+            leaves: list[Any] = [*lanes, *[None] * (model.P - len(lanes))]
+            pairs = [_node(leaves[i : i + 2]) for i in range(0, model.P, 2)]
+            inner = pairs[0] if len(pairs) == 1 else _node(pairs)
+            tree = (tree, inner)
+        else:
+            tree = (tree, *lanes)
+    if isinstance(model, FTZMulAdd):
+        return SumTree(tree, RNE_FP32, RNE_FP32, flush_in="zero", flush_c="zero", flush_out="sign")
+    return SumTree(tree, model.rho)
 
 
-def _wide(model: Any) -> Model:
-    found: Model = dataclasses.replace(model, rho=RNE_FP64)
-    return found
+def _node(children: list[Any]) -> Any:
+    """A node of those that are there; None of nothing."""
+    there = [x for x in children if x is not None]
+    return tuple(there) if there else None
 
 
-def _wide_unit(model: Any) -> Model:
-    return Lowered(model.K, dataclasses.replace(model.unit, rho=RNE_FP64), model.parts)
+# --- accumulators that lose nothing ---------------------------------------------------------------
 
 
-def _nothing(model: Any) -> None:
-    del model
+def _wide(model: Model) -> Model | None:
+    """The model with wide accumulators; None if these are all that is wrong with it."""
+    match model:
+        case FMA() | EFDPA() | FTZMulAdd() | SumTree():
+            return None
+        case Lowered():
+            return Lowered(model.K, replace(model.unit, rho=RNE_FP64), model.parts)
+        case FDPA():
+            cuts = (model.F, model.F_c, model.F2, model.F_sum, model.F_groups, model.drop_c)
+            if all(cut is None for cut in cuts):
+                return None
+            products = model.rho_products and RNE_FP64
+            return replace(model, rho=RNE_FP64, rho_products=products, flush_c="no", flush_out="no")
+    wide: Model = dataclasses.replace(model, rho=RNE_FP64)  # type: ignore[call-arg]
+    return wide
 
 
-#: The unit with wide accumulators; None where these are all that is wrong with it.
-_SWITCHES: Mapping[type[Model], Callable[[Any], Model | None]] = {
-    FMA: _nothing,
-    FTZMulAdd: _nothing,
-    EFDPA: _nothing,
-    TFDPA: _wide,
-    STFDPA: _wide,
-    GSTFDPA: _wide,
-    TRFDPA: _wide,
-    GTRFDPA: _wide,
-    Lowered: _wide_unit,
-}
+def _of_wide_chains(
+    p: Product, instr: Instruction, model: Model
+) -> tuple[Exact, npt.NDArray[np.bool_]]:
+    """The exact sum of what chains with f64 accumulators give, and where all are finite."""
+    wide = replace(instr, model=model, c="f64", d="f64")
+    C = None if p.C is None or _has_beta(p) else p.C
+    if p.plan.schedule.is_chain:
+        d = chain(p.plan, wide, np.arange(p.K), None if C is None else C.view(np.uint64))
+        return Exact((np.where(np.isfinite(d), d, 0.0),)), np.isfinite(d)
+    finite = np.ones(p.plan.shape, bool)
+    addends: list[Floats] = [np.zeros(p.plan.shape)] if C is None else [C]
+    for _, k in chains(p.plan):
+        d = chain(p.plan, wide, k)
+        finite &= np.isfinite(d)
+        parts = [np.where(np.isfinite(d), d, 0.0)]
+        for name in p.plan.promote_blocks if k.size else ():
+            parts = times(parts, _scale(p, name, int(k[0])))
+        addends += parts
+    M, N = p.plan.shape[-2:]
+    return exact_sum(np.zeros((M, 0)), np.zeros((0, N)), addends), finite
 
 
-def last_rounding(model: Model) -> Conversion:
-    """The one rounding with which an output leaves the unit."""
-    if isinstance(model, Lowered):
-        return Conversion("RNE", model.d)
-    rho: Conversion = getattr(model, "rho", RNE_FP32)
-    return rho
+def _has_beta(p: Product) -> bool:
+    return p.plan.epilogue is not None and p.plan.epilogue.beta is not None
+
+
+def _scale(p: Product, name: str, k: int) -> Any:
+    """Promotion's scale of the chain that begins at k, to be multiplied with its results."""
+    block = k // p.plan.promote_blocks[name]
+    scale = p.plan.arrays[name]
+    one = scale[..., block : block + 1] if name.endswith("a") else scale[..., block : block + 1, :]
+    return np.where(np.isfinite(one), one, 0.0)

@@ -272,24 +272,21 @@ _FILE = "FILE or FILE:NAME, .npy, .npz or .safetensors"
 @app.command()
 def matmul(
     gpu: Gpu,
-    instruction: Annotated[
-        str,
+    operands: Annotated[
+        list[str],
         typer.Argument(
-            metavar="[INSTR]",
+            metavar="[INSTR] A B",
             help="An instruction's name; without one, the default for the files' formats, which "
-            "is printed.",
+            f"is printed. Then A (…, M, K) and B (…, K, N), each {_FILE}.",
+            show_default=False,
         ),
     ],
-    a: Annotated[str, typer.Argument(metavar="A", help=f"(…, M, K): {_FILE}.")],
     output: Annotated[
         Path,
         typer.Option(
             "--output", "-o", help="Where D goes: .npy, or .npz or .safetensors, named d there."
         ),
     ],
-    b: Annotated[
-        str | None, typer.Argument(metavar="B", help="(…, K, N).", show_default=False)
-    ] = None,
     c: Annotated[str | None, typer.Option(help="(…, M, N); +0 if not given.")] = None,
     scale_a: Annotated[str | None, typer.Option(help="(…, M, K/block).")] = None,
     scale_b: Annotated[str | None, typer.Option(help="(…, K/block, N).")] = None,
@@ -314,7 +311,10 @@ def matmul(
 
     The instruction says the formats: arrays hold values of them or raw codes, as void bytes too:
     that is what .npy makes of bf16, fp8, fp6 and fp4 arrays. It has no name for float8_e5m2: save
-    x.view(np.uint8).
+    x.view(np.uint8). A D of bf16 or fp8 is written to .npy and .npz as unsigned codes
+    (D.view(ml_dtypes.bfloat16) reads them), to .safetensors as what it is.
+
+    On success one line says what was written: shape, format, instruction.
 
     Without --schedule, it is one chain along K. Its fields are those of bitmma.Schedule in Python.
     """
@@ -322,14 +322,15 @@ def matmul(
     from bitmma.epilogue import Epilogue
     from bitmma.schedule import Schedule
 
-    name: str | None = instruction
-    if b is None:  # GPU A B
-        name, a, b = None, instruction, a
-    operands = {
+    if len(operands) not in (2, 3):
+        raise ValueError(f"GPU [INSTR] A B: {len(operands)} arguments are given after the GPU")
+    *names, a, b = operands
+    name = names[0] if names else None
+    files = {
         "A": a, "B": b, "--c": c, "--scale-a": scale_a, "--scale-b": scale_b,
         "--promote-scale-a": promote_scale_a, "--promote-scale-b": promote_scale_b,
     }  # fmt: skip
-    given = {k: v for k, v in operands.items() if v is not None}
+    given = {k: v for k, v in files.items() if v is not None}
     instr = products.default(gpu, given) if name is None else _find(gpu, name)
     epilogue = None
     if (alpha, beta, out_format) != (None, None, None):
@@ -339,9 +340,9 @@ def matmul(
         "promote_block_b": _block(promote_block_b, "--promote-block-b"),
     }
     walk = None if schedule is None else Schedule.parse(schedule)
-    products.multiply(instr, given, output, threads, walk, epilogue, blocks)
-    if name is None:
-        print(f"{instr.title}, the default for {instr.a}·{instr.b}")
+    text = products.multiply(instr, given, output, threads, walk, epilogue, blocks)
+    if sys.stdout is not None:  # as in `bitmma matmul … >&-`: D is written all the same
+        print(text + (f", the default for {instr.a}·{instr.b}" if name is None else ""))
 
 
 @app.command()
@@ -511,7 +512,7 @@ def _experiment(name: str, quick: bool, out: Path) -> None:
         report = run(
             name, quick=quick, progress=lambda done, total: bar.update(
                 task, completed=done, total=total
-            ),
+            ), processes=1 if quick else os.cpu_count() or 1,
         )  # fmt: skip
     paths = report.write(out)
     lines = [

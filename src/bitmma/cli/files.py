@@ -209,9 +209,7 @@ def array_writer(
         file.write(struct.pack("<Q", len(header)) + header.encode())
         yield lambda piece: file.write(piece.tobytes())
         return
-    if dtype.kind == "V":
-        dtype = np.dtype(f"u{dtype.itemsize}")
-    fields = {"descr": dtype.str, "fortran_order": False, "shape": shape}
+    fields = {"descr": stored_as(suffix, dtype).str, "fortran_order": False, "shape": shape}
     with contextlib.ExitStack() as stack:
         target = file
         if suffix == ".npz":
@@ -221,6 +219,13 @@ def array_writer(
             target = stack.enter_context(archive.open(member, "w", force_zip64=True))
         np.lib.format.write_array_header_1_0(target, fields)
         yield lambda piece: target.write(piece.tobytes())
+
+
+def stored_as(suffix: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The dtype that such a file can name; where it knows none of ml_dtypes, unsigned codes."""
+    if suffix != ".safetensors" and dtype.type.__module__ != "numpy":
+        return np.dtype(f"u{dtype.itemsize}")
+    return dtype
 
 
 def output_suffix(path: Path, accepted: tuple[str, ...]) -> str:

@@ -68,8 +68,8 @@ def multiply(
     schedule: Schedule | None = None,
     epilogue: Epilogue | None = None,
     blocks: Mapping[str, tuple[int, int]] | None = None,
-) -> None:
-    """Read the operands, multiply, write D.
+) -> str:
+    """Read the operands, multiply, write D; what was written, in words.
 
     Args:
         specs: ``FILE`` or ``FILE:NAME`` under A, B and, where given, --c, --scale-a, --scale-b,
@@ -128,6 +128,10 @@ def multiply(
                     tile[:] = _tile(plan, where, threads).view(dtype).reshape(tile.shape)
                     advance(tile.size)
                 write(band)
+    shape = " × ".join(map(str, plan.shape))
+    held = files.stored_as(suffix, dtype)
+    codes_of = "" if held == dtype else f", as {held} codes"
+    return f"{output}: {shape} of {plan.d}{codes_of}; {instr.title}"
 
 
 def _tile(plan: Product, where: tuple[slice, ...], threads: int | None) -> Codes:

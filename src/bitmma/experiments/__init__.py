@@ -2,7 +2,7 @@
 
 ``bitmma experiment NAME`` or ``run(NAME)``: an experiment computes numbers, puts the published ones
 beside them, says whether they agree and why, and draws a figure. Each module here is one
-experiment: ``TITLE`` and ``compute(quick, progress) -> Report``; `report` says what that is.
+experiment: ``compute(quick, progress, each) -> Report``; `report` says what that is.
 
 Every number comes of seeded inputs (`bitmma.analysis.sample`) and exact references
 (`bitmma.analysis.exact_product`): it is the same on every machine. Figures need Matplotlib.
@@ -11,14 +11,16 @@ Every number comes of seeded inputs (`bitmma.analysis.sample`) and exact referen
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+import multiprocessing
+import os
+import signal
+from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
-from bitmma.experiments.report import Finding, Report
+from bitmma.experiments.report import Finding, Progress, Report
 
 __all__ = ["EXPERIMENTS", "Finding", "Report", "run"]
-
-Progress = Callable[[int, int], object]
 
 #: Name: what it shows.
 EXPERIMENTS: Mapping[str, str] = {
@@ -33,13 +35,18 @@ EXPERIMENTS: Mapping[str, str] = {
 }
 
 
-def run(name: str, *, quick: bool = False, progress: Progress | None = None) -> Report:
+def run(
+    name: str, *, quick: bool = False, progress: Progress | None = None, processes: int = 1
+) -> Report:
     """One experiment; `Report.write` makes its files.
 
     Args:
         name: a key of `EXPERIMENTS`.
         quick: fewer samples: seconds instead of minutes, wider intervals.
         progress: called as ``progress(done, total)``, in steps of the experiment's own.
+        processes: how many share the work; the numbers are the same. More than one are new Python
+            processes, which import the program that called: it must be guarded by ``if __name__ ==
+            "__main__"``. The command line takes one a core, but in quick mode.
 
     Raises:
         ValueError: an unknown name.
@@ -48,5 +55,20 @@ def run(name: str, *, quick: bool = False, progress: Progress | None = None) -> 
     if name not in EXPERIMENTS:
         raise ValueError(f"experiment is one of {', '.join(EXPERIMENTS)}, not {name!r}")
     module: Any = importlib.import_module(f"bitmma.experiments.{name.replace('-', '_')}")
-    found: Report = module.compute(quick, progress or (lambda done, total: None))
+    heard = progress or (lambda done, total: None)
+    if processes == 1:
+        found: Report = module.compute(quick, heard, map)
+        return found
+    spawn = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(processes, spawn, _alone)
+    try:
+        found = module.compute(quick, heard, pool.map)
+    finally:  # Ctrl-C too: what has not begun will not
+        pool.shutdown(cancel_futures=True)
     return found
+
+
+def _alone() -> None:
+    """One thread for products, as the cores are taken; Ctrl-C is for the program that asked."""
+    os.environ["BITMMA_NUM_THREADS"] = "1"
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ import numpy.typing as npt
 
 from bitmma import formats
 from bitmma.analysis import exact_product, sample
-from bitmma.experiments.report import COLOURS, SEED, Finding, Report, figures
+from bitmma.experiments.report import COLOURS, SEED, Each, Finding, Progress, Report, figures
 from bitmma.gemm import matmul
 from bitmma.unit import instruction
 
@@ -26,12 +25,12 @@ PUBLISHED = {"plain": 7.632e-9, "scaled": 1.591e-18}  # arXiv 2511.10909v2
 VARIANTS = ("plain", "A scaled", "B scaled", "both scaled", "BF16")
 
 
-def compute(quick: bool, progress: Callable[[int, int], object]) -> Report:
+def compute(quick: bool, progress: Progress, each: Each) -> Report:
     trials = 6 if quick else 60
     found = []
-    for trial in range(trials):
-        found.append(_trial(trial))
-        progress(trial + 1, trials)
+    for result in each(_trial, range(trials)):
+        found.append(result)
+        progress(len(found), trials)
     mse = {name: np.array([f[name] for f in found]) for name in (*VARIANTS, "chained")}
     subnormals = np.array([f["subnormals"] for f in found])
     table = [
@@ -146,12 +145,16 @@ def _draw(mse: dict[str, npt.NDArray[Any]], subnormals: npt.NDArray[Any]) -> Any
             f"{values.mean():.2g}", (i, values.min() if below else values.max()),
             xytext=(0, -14 if below else 6), textcoords="offset points", ha="center", fontsize=9,
         )  # fmt: skip
-    for value, name in ((PUBLISHED["plain"], "published, plain"),
-                        (PUBLISHED["scaled"], "published, scaled")):  # fmt: skip
+    # Their names where there is room: below the upper line, above the lower one.
+    for kind, factor, side in (("plain", 0.6, "top"), ("scaled", 1.5, "bottom")):
+        value = PUBLISHED[kind]
         left.axhline(value, color=COLOURS["black"], linestyle="--", linewidth=1)
-        left.text(len(mse) - 0.45, value * 0.6, name, ha="right", va="top", fontsize=9)
+        left.text(
+            len(mse) - 0.55, value * factor, f"published, {kind}", ha="right", va=side, fontsize=9
+        )
     left.set_yscale("log")
-    left.set_ylim(1e-19, 1e-6)
+    left.set_ylim(1e-20, 1e-6)
+    left.set_xlim(-0.6, len(mse) - 0.4)
     left.set_xticks(range(len(mse)), [name.replace(" ", "\n") for name in mse])
     left.set_ylabel("mean squared error of a trial")
     left.set_title("Ten products of 128×128, A = 0.001·N(0,1), B = N(0,1)")

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from bitmma import formats
 from bitmma.analysis import errors, sample
-from bitmma.experiments.report import COLOURS, SEED, Report, figures
+from bitmma.experiments.report import COLOURS, SEED, Each, Progress, Report, figures
 
 __all__ = ["compute"]
 
@@ -28,28 +28,20 @@ INPUTS: dict[str, Callable[[Floats], Floats]] = {
 }
 
 
-def compute(quick: bool, progress: Callable[[int, int], object]) -> Report:
+def compute(quick: bool, progress: Progress, each: Each) -> Report:
     lengths = [2**n for n in ((4, 7, 10) if quick else range(4, 15))]
     M = 24 if quick else 64
     table: list[dict[str, Any]] = []
     done, total = 0, sum(lengths) * len(INPUTS)
-    for label, shaped in INPUTS.items():
-        for K in lengths:
-            A, B = (
-                formats.quantize(shaped(sample("normal", s, seed=(SEED, 6, i, K))), "f16")
-                for i, s in enumerate(((M, K), (K, M)))
-            )
-            for gpu, pattern in UNITS.items():
-                for d in ("f16", "f32"):
-                    table.append(
-                        {"inputs": label, "GPU": gpu, "d": d, "K": K}
-                        | _row((gpu, pattern.format(d=d)), A, B)
-                    )
-            done += K
-            progress(done, total)
+    cases = [(label, K) for label in INPUTS for K in lengths]
+    found = each(_rows, *zip(*cases, strict=True), [M] * len(cases))
+    for (_, K), rows in zip(cases, found, strict=True):
+        table += rows
+        done += K
+        progress(done, total)
     K = lengths[-1]
-    rows = {(r["GPU"], r["d"]): r for r in table if (r["inputs"], r["K"]) == ("N(0,1)", K)}
-    rms = {which: r["relative RMS error"] for which, r in rows.items()}
+    last = {(r["GPU"], r["d"]): r for r in table if (r["inputs"], r["K"]) == ("N(0,1)", K)}
+    rms = {which: r["relative RMS error"] for which, r in last.items()}
     overflowed = [r["K"] for r in table if r["overflowed"]]
     end = f"leave their range of 65,504 from K = {min(overflowed):,} on, and " if overflowed else ""
     return Report(
@@ -82,6 +74,19 @@ def compute(quick: bool, progress: Callable[[int, int], object]) -> Report:
         {"M": M},
         quick,
     )  # fmt: skip
+
+
+def _rows(label: str, K: int, M: int) -> list[dict[str, Any]]:
+    """Every unit with both outputs, of one length."""
+    A, B = (
+        formats.quantize(INPUTS[label](sample("normal", s, seed=(SEED, 6, i, K))), "f16")
+        for i, s in enumerate(((M, K), (K, M)))
+    )
+    return [
+        {"inputs": label, "GPU": gpu, "d": d, "K": K} | _row((gpu, pattern.format(d=d)), A, B)
+        for gpu, pattern in UNITS.items()
+        for d in ("f16", "f32")
+    ]
 
 
 def _row(which: tuple[str, str], A: Any, B: Any) -> dict[str, Any]:

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
-from bitmma import formats
-from bitmma.experiments.report import COLOURS, Finding, Report, figures
+from bitmma import clfp
+from bitmma.experiments.report import COLOURS, Each, Finding, Progress, Report, figures
 from bitmma.models import Lowered
 from bitmma.unit import Instruction, instruction
 
-__all__ = ["compute", "internal_bits", "output_rounding"]
-
-Floats = npt.NDArray[np.float64]
+__all__ = ["compute", "probed"]
 
 UNITS: tuple[tuple[str, str], ...] = (
     ("Volta", "m8n8k4.f32.f16.f16.f32"),
@@ -46,122 +40,95 @@ PUBLISHED: Mapping[str, dict[str, int]] = {
 LOWERED = "mma m16n8k32.f32.e4m3.e4m3.f32"
 
 
-def compute(quick: bool, progress: Callable[[int, int], object]) -> Report:
-    del quick
+#: How outputs are rounded, by the same sources.
+RHO = {"f16": "RZ-FP32", "bf16": "RZ-FP32", "e4m3": "RZ-FP32"}
+RHO_FP8 = {"Ada Lovelace": "RZ-E8M13", "Hopper": "RZ-E8M13"}
+
+
+def compute(quick: bool, progress: Progress, each: Each) -> Report:
+    inputs = 10_000 if quick else 100_000
     table = []
-    for done, (gpu, name) in enumerate(UNITS, 1):
+    reports = each(_of, *zip(*UNITS, strict=True), [inputs] * len(UNITS))
+    for done, ((gpu, name), report) in enumerate(zip(UNITS, reports, strict=True), 1):
         instr = instruction(gpu, name)
-        model: Any = instr.model.unit if isinstance(instr.model, Lowered) else instr.model
-        mantissa, mode = output_rounding(instr)
-        row = {
-            "GPU": gpu,
-            "instruction": f"{instr.op} {instr.name}",
-            "operands": instr.a,
-            "F by products": internal_bits(instr),
-            "F by c": _text(internal_bits(instr, by_c=True)),
-            "F catalogue": model.F,
-            "mantissa bits of d": mantissa,
-            "rounding of d": mode,
-            "rho catalogue": str(model.rho),
-        }
-        table.append(row)
+        table.append({"GPU": gpu, "instruction": f"{instr.op} {instr.name}",
+                      "operands": instr.a} | _row(instr, report))  # fmt: skip
         progress(done, len(UNITS))
     findings = []
     for gpu, published in PUBLISHED.items():
-        ours = {
-            r["operands"]: r["F by products"]
+        rows = {
+            r["operands"]: r
             for r in table
             if r["GPU"] == gpu
             and r["operands"] in published
             and (gpu, r["instruction"]) != ("Hopper", LOWERED)
         }
+        rho = {x: RHO_FP8.get(gpu, RHO[x]) if x == "e4m3" else RHO[x] for x in published}
+        ours = {x: f"{r['F']}, {r['rho']}" for x, r in rows.items()}
+        theirs = {x: f"{F}, {rho[x]}" for x, F in published.items()}
         findings.append(
             Finding(
-                f"F of {gpu}", _listed(published), _listed(ours),
-                "yes" if ours == published else "no",
+                f"F and output rounding of {gpu}", _listed(theirs), _listed(ours),
+                "yes" if ours == theirs else "no",
                 "probed on bitmma's own unit, which has the published F: the probe measures it",
             )
         )  # fmt: skip
+    outputs = sum(r["outputs compared"] for r in table)
     return Report(
         "internal-bits",
         "Bits inside NVIDIA's matrix units",
         [
-            "Three lanes of a dot product tell how many bits a unit keeps below its largest term: "
-            "U, −U and ε. U and −U cancel, and ε, halved until it vanishes, shows where terms are "
-            "cut: F halvings survive. With ε in c instead of a product the same F appears: c is "
-            "aligned with the products, in one step. ε is tried in every lane; the table has the "
-            "one where fewest halvings survive. What is probed here are bitmma's own units, as one "
-            "would probe a GPU: it shows what the probe sees of each, not what GPUs are.",
-            "Rounding of the output: 2U plus one and a half units in its last place, with both "
-            "signs. RZ gives one unit for either sign, RNE two.",
+            "`bitmma.probe` is given each unit as a black box, a function D = f(A, B, C) without a "
+            "name, and finds its arithmetic: the tree of its sum, how many bits F are kept below "
+            "the largest exponent, how the output is rounded. F shows when two products cancel and "
+            "a third, halved until it vanishes, is what is left; the rounding, when units in the "
+            "last place are halved likewise. The model that follows is then compared with the box "
+            f"bit against bit, on {outputs:,} outputs in all.",
+            "What is probed here are bitmma's own units, as one would probe a GPU: it shows that "
+            "the probe finds what is there, not what GPUs are. The catalogue's columns stand "
+            "beside.",
             "FP8 `mma.sync` on Hopper has no hardware: the compiler makes FP16 instructions of it, "
-            "and the probe sees their 25 bits, in the lanes that share an instruction with U and "
-            "−U. c is added afterwards, in FP32: an ε in c is never cut.",
+            "and the probe finds these: their 25 bits, which products share one, and an FP32 "
+            "addition of c at the end.",
         ],
         table,
         findings,
         lambda: _draw(table),
         "F, the bits kept below the largest exponent, by generation and operand format, as probed.",
         {"published": PUBLISHED},
+        quick,
     )
 
 
-def _text(F: int | None) -> str:
-    return "not cut" if F is None else str(F)
+def _of(gpu: str, name: str, inputs: int) -> clfp.Report:
+    return probed(instruction(gpu, name), inputs)
 
 
-def _listed(bits: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} {F}" for name, F in bits.items())
+def probed(instr: Instruction, inputs: int) -> clfp.Report:
+    """What the probe finds of a unit of which it is told the shape and the formats only."""
+    box = clfp.BlackBox(
+        lambda A, B, C: instr(A, B, C), instr.m, instr.n, instr.k, instr.a, instr.b, c=instr.c,
+        d=instr.d, batched=True, name="a black box",
+    )  # fmt: skip
+    return clfp.probe(box, inputs=inputs)
 
 
-def _dots(instr: Instruction, products: Floats, c: Any = 0.0) -> Floats:
-    """d of products (..., k), each 0 or a power of two, and of c (...)."""
-    e = np.frexp(products)[1] - 1
-    b = np.where(products == 0, 0.0, np.ldexp(1.0, e // 2))
-    a = np.divide(products, b, out=np.zeros(products.shape), where=b != 0)
-    operands = (formats.quantize(x, f) for x, f in ((a, instr.a), (b, instr.b), (c, instr.c)))
-    return np.asarray(instr.dpa(*operands), np.float64)
+def _row(instr: Instruction, report: clfp.Report) -> dict[str, Any]:
+    model, truth = (_fused(x) for x in (report.model, instr.model))
+    return {
+        "probe": report.status, "F": getattr(model, "F", None), "F catalogue": truth.F,
+        "rho": str(getattr(model, "rho", None)), "rho catalogue": str(truth.rho),
+        "sum": report.tree_text, "outputs compared": report.tested,
+        "same as catalogue": "yes" if report.model == instr.model else "no",
+    }  # fmt: skip
 
 
-def _large(instr: Instruction) -> float:
-    """U: a power of four, at most 2^40, four of which overflow nowhere."""
-    return 4.0 ** min(formats.get(instr.a).max_exponent - 1, 20)
+def _fused(model: Any) -> Any:
+    return model.unit if isinstance(model, Lowered) else model
 
 
-def internal_bits(instr: Instruction, *, by_c: bool = False) -> int | None:
-    """How many halvings of U survive beside U and -U, in the lane where fewest do (or in c).
-
-    None: all that the operands' format allows, or 39.
-    """
-    U, fmt = _large(instr), formats.get(instr.a)
-    lowest = 2 * (fmt.min_exponent - fmt.mantissa_bits)
-    deepest = 39 if by_c else min(39, round(math.log2(U)) - lowest)
-    tiny = U * 2.0 ** -np.arange(deepest + 1)
-    lanes = np.arange(2, 3 if by_c else instr.k)
-    products = np.zeros((len(lanes), deepest + 1, instr.k))  # lane of ε, halvings
-    products[..., 0], products[..., 1] = U, -U
-    if not by_c:
-        products[lanes - 2, :, lanes] = tiny
-    gone = _dots(instr, products, tiny if by_c else 0.0) == 0
-    return int(np.argmax(gone, axis=1)[gone.any(1)].min()) - 1 if gone.any() else None
-
-
-def output_rounding(instr: Instruction) -> tuple[int, str]:
-    """Mantissa bits of d, and the mode in which it is rounded to them."""
-    U = _large(instr) / 4
-    products = np.zeros((60, instr.k))
-    products[:, 0] = products[:, 1] = U
-    products[:, 2] = 2 * U * 2.0 ** -np.arange(60)
-    small = products[:, 2] < 4.0 ** formats.get(instr.a).min_exponent
-    products[small, 2] = 0
-    gone = [np.abs(_dots(instr, sign * products)) == 2 * U for sign in (1, -1)]
-    bits = int(np.argmax(gone[0] | gone[1])) - 1  # a directed rounding keeps any ε, of one sign
-    step = 2 * U * 2.0**-bits
-    one = np.zeros(instr.k)
-    one[:4] = U, U, step, step / 2
-    up, down = (np.abs(_dots(instr, np.stack([one, -one]))) - 2 * U) / step
-    modes = {(1, 1): "RZ", (2, 2): "RNE", (1, 2): "RD", (2, 1): "RU"}
-    return bits, modes.get((int(up), int(down)), "?")
+def _listed(found: Mapping[str, str]) -> str:
+    return "; ".join(f"{name}: {text}" for name, text in found.items())
 
 
 def _draw(table: list[dict[str, Any]]) -> Any:
@@ -176,11 +143,11 @@ def _draw(table: list[dict[str, Any]]) -> Any:
     for fmt, (marker, colour) in styles.items():
         rows = [r for r in table if r["operands"] == fmt]
         x = [_place(gpus, shown, r["GPU"], fmt) for r in rows]
-        y = [r["F by products"] for r in rows]
+        y = [r["F"] for r in rows]
         ax.scatter(x, y, marker=marker, color=colour, s=55, label=fmt, zorder=3)
-    for gpu, F in dict.fromkeys((r["GPU"], r["F by products"]) for r in table):
+    for gpu, F in dict.fromkeys((r["GPU"], r["F"]) for r in table):
         places = [_place(gpus, shown, r["GPU"], r["operands"]) for r in table
-                  if (r["GPU"], r["F by products"]) == (gpu, F)]  # fmt: skip
+                  if (r["GPU"], r["F"]) == (gpu, F)]  # fmt: skip
         ax.annotate(f"{F}", (sum(places) / len(places), F), xytext=(0, 9),
                     textcoords="offset points", ha="center")  # fmt: skip
     at = _place(gpus, shown, "Hopper", "e4m3"), 25

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import combinations
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 
 from bitmma import formats, isa
 from bitmma.analysis import exact_product, sample
-from bitmma.experiments.report import SEED, Report, figures
+from bitmma.experiments.report import SEED, Each, Progress, Report, figures
 from bitmma.gemm import matmul
 from bitmma.unit import Instruction, instruction
 
@@ -32,7 +31,8 @@ UNITS: dict[str, dict[str, str]] = {
 TITLES = {"bf16": "BF16", "f16": "FP16"}
 
 
-def compute(quick: bool, progress: Callable[[int, int], object]) -> Report:
+def compute(quick: bool, progress: Progress, each: Each) -> Report:
+    del each  # the products are large: each uses all cores
     M = 32 if quick else 256
     table, shares, apart = [], {}, {}
     rms: dict[str, float] = {}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ import numpy.typing as npt
 from bitmma import formats
 from bitmma.analysis import exact_product
 from bitmma.experiments.pairs import UNITS
-from bitmma.experiments.report import COLOURS, Report, figures
+from bitmma.experiments.report import COLOURS, Each, Progress, Report, figures
 from bitmma.gemm import matmul
 from bitmma.unit import Instruction, instruction
 
@@ -51,7 +51,7 @@ numbers, which some machines keep and others throw away without a word.
 """
 
 
-def compute(quick: bool, progress: Callable[[int, int], object]) -> Report:
+def compute(quick: bool, progress: Progress, each: Each) -> Report:
     folder = _folder()
     layers = {0, LAYERS - 1} if quick else set(range(LAYERS))
     tokens = 64 if quick else 160
@@ -60,15 +60,11 @@ def compute(quick: bool, progress: Callable[[int, int], object]) -> Report:
         for fmt, name in (names | ({"e4m3": FP8[gpu]} if gpu in FP8 else {})).items():
             units[fmt][gpu] = instruction(gpu, name)
     found: list[dict[str, Any]] = []
-    done, total = 0, len(layers) * 4 * len(units)
-    for layer, kind, X, W in _products(folder, tokens):
-        if layer not in layers:
-            continue
-        exactly = exact_product(X, W).value
-        for by_gpu in units.values():
-            found += _compare(layer, kind, X, W, exactly, by_gpu)
-            done += 1
-            progress(done, total)
+    products = [p for p in _products(folder, tokens) if p[0] in layers]
+    cases = [(*p, by_gpu) for p in products for by_gpu in units.values()]
+    for done, rows in enumerate(each(_compare, *zip(*cases, strict=True)), 1):
+        found += rows
+        progress(done, len(cases))
     table = _summary(found)
     rounding = {
         fmt: float(np.mean([r["operands' rounding"] for r in found if r["operands"] == fmt]))
@@ -112,9 +108,10 @@ def _rms(row: dict[str, Any]) -> float:
 
 
 def _compare(
-    layer: int, kind: str, X: Floats, W: Floats, exactly: Floats, units: dict[str, Instruction]
+    layer: int, kind: str, X: Floats, W: Floats, units: dict[str, Instruction]
 ) -> list[dict[str, Any]]:
-    """One product, exactly ``exactly``, on every unit of a format."""
+    """One product on every unit of a format."""
+    exactly = exact_product(X, W).value
     fmt = next(iter(units.values())).a
     largest = FP8_LARGEST if fmt == "e4m3" else None
     scales = [2.0 ** math.floor(math.log2(largest / np.abs(m).max())) if largest else 1.0

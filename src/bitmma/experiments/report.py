@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,12 @@ import numpy as np
 from bitmma import BITS_VERSION, __version__
 from bitmma.analysis.tables import Tabular, number
 
-__all__ = ["Finding", "Report", "figures"]
+__all__ = ["Each", "Finding", "Progress", "Report", "figures"]
+
+#: Called as ``progress(done, total)``, in steps of an experiment's own.
+Progress = Callable[[int, int], object]
+#: ``map``, or what does the same on all cores: functions of a module and what can be pickled only.
+Each = Callable[..., Iterable[Any]]
 
 #: Seeds of every experiment begin with it; another gives other samples of the same.
 SEED = 2511
@@ -89,9 +94,11 @@ class Report(Tabular):
         for paragraph in self.text:
             lines += [paragraph, ""]
         lines += [f"![{self.caption}]({self.name}.svg)", "", self.caption, ""]
+        lines += ["## Published, and here", ""]
         if self.findings:
-            lines += ["## Published, and here", ""]
             lines += [*_markdown_table([asdict(x) for x in self.findings]), ""]
+        else:
+            lines += ["No published figure for this was at hand: there is nothing to compare.", ""]
         lines += ["## Numbers", ""]
         lines += [*_markdown_table(self.table), ""]
         lines += [
@@ -112,7 +119,7 @@ class Report(Tabular):
         folder.mkdir(parents=True, exist_ok=True)
         stem = folder / self.name
         paths = [stem.with_suffix(x) for x in (".json", ".csv", ".md", ".svg", ".png")]
-        data = json.dumps(self.to_dict(), indent=1, ensure_ascii=False) + "\n"
+        data = json.dumps(self.to_dict(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
         paths[0].write_text(data, encoding="utf-8")
         with paths[1].open("w", newline="", encoding="utf-8") as file:
             rows = csv.DictWriter(file, list(self.table[0]), lineterminator="\n")
@@ -161,6 +168,7 @@ def figures() -> Any:
     pyplot.rcParams.update(
         {
             "figure.dpi": 100, "savefig.dpi": 110, "figure.constrained_layout.use": True,
+            "figure.constrained_layout.h_pad": 0.1, "figure.constrained_layout.w_pad": 0.1,
             "font.size": 10, "axes.titlesize": 11, "axes.titlelocation": "left",
             "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True,
             "axes.grid": True, "grid.color": "#E4E4E4", "grid.linewidth": 0.8,

@@ -1,8 +1,11 @@
-"""One dot product, six answers: the table, and what each unit keeps of its terms."""
+"""One dot product, six answers: the table, and what each unit keeps of its terms.
+
+The figure is Matplotlib's, like those of the other experiments: six units on one page, as SVG and
+as PNG, which the pictures of `explain` cannot be. It draws the same traces as they do.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,7 +14,7 @@ from bitmma import formats
 from bitmma.analysis import compare
 from bitmma.analysis.answers import SIX_ANSWERS
 from bitmma.engine.operands import from_list
-from bitmma.experiments.report import COLOURS, Finding, Report, figures
+from bitmma.experiments.report import COLOURS, Each, Finding, Progress, Report, figures
 from bitmma.reference import Step, trace
 from bitmma.unit import instruction
 
@@ -31,8 +34,8 @@ PUBLISHED = (-1.0, -0.875, -0.75, -0.5, -0.375, 0.0)
 TOP, BOTTOM = 23, -3  # the exponents that matter
 
 
-def compute(quick: bool, progress: Callable[[int, int], object]) -> Report:
-    del quick  # it is quick
+def compute(quick: bool, progress: Progress, each: Each) -> Report:
+    del quick, each  # it is quick
     comparison = compare()
     progress(1, 1)
     table: list[dict[str, Any]] = [*comparison.rows()]

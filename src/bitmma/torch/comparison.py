@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 import torch
@@ -31,8 +32,10 @@ class Difference:
     """The output of one layer on one GPU, against another's or FP64's.
 
     Attributes:
-        layer: the module's name, "" for the whole model; a second call of it is "name#2".
-        kind: the module's class.
+        layer: the module's name, "" for the whole model; a second call of it is "name#2". A batched
+            product that a module computes itself, as attention does with ``@`` or ``torch.bmm``, is
+            "name:bmm", the next one "name:bmm#2".
+        kind: the module's class, or the operator.
         gpu, against: which GPU, and another one or "FP64".
         size: elements of the output.
         differing: how many have other bits; None against FP64.
@@ -135,8 +138,9 @@ def compare(
         options: as for `emulate`.
 
     Returns:
-        Each layer's output on each GPU against the FP64 one and against each other GPU's. Of a
-        layer that returns several tensors the first real one counts.
+        Each layer's output on each GPU against the FP64 one and against each other GPU's, and every
+        bmm and baddbmm that a layer computes itself. Of a layer that returns several tensors the
+        first real one counts.
 
     Raises:
         TypeError, ValueError: no module, one in training mode (dropout would make differences of
@@ -164,7 +168,7 @@ def compare(
         for layer in next(iter(found.values()))
         if layer in exact
         for difference in _differences(
-            layer, kinds[layer.partition("#")[0]], {g: y[layer] for g, y in found.items()},
+            layer, _kind(layer.partition("#")[0], kinds), {g: y[layer] for g, y in found.items()},
             exact[layer],
         )
     ]  # fmt: skip
@@ -172,12 +176,18 @@ def compare(
     return ModelComparison(names, tuple(differences), final, reports)
 
 
+def _kind(layer: str, kinds: Mapping[str, str]) -> str:
+    module, colon, operator = layer.partition(":")
+    return operator if colon else kinds[module]
+
+
 def _is_real(x: Any) -> bool:
     return isinstance(x, torch.Tensor) and x.is_floating_point()
 
 
 def _outputs(model: Any, inputs: Any) -> dict[str, Tensor]:
-    """Each module's first real output, in the order in which they end; the model's is last."""
+    """Each module's first real output and its own batched products, in the order in which they end;
+    the model's is last."""
     outputs: dict[str, Tensor] = {}
     calls: dict[str, int] = {}
 
@@ -188,19 +198,45 @@ def _outputs(model: Any, inputs: Any) -> dict[str, Tensor]:
             count = f"#{calls[name]}" if calls[name] > 1 else ""
             outputs[name + count] = y.detach().clone()
 
-    hooks = [
-        module.register_forward_hook(lambda _, __, output, name=name: keep(name, output))
-        for name, module in model.named_modules()
-    ]
+    running: list[str] = []  # the modules that are being called, the innermost last
+
+    def leave(name: str, output: Any) -> None:
+        running.pop()
+        keep(name, output)
+
+    hooks = []
+    for name, module in model.named_modules():
+        enter = module.register_forward_pre_hook(lambda _, __, name=name: running.append(name))
+        done = module.register_forward_hook(
+            lambda _, __, output, name=name: leave(name, output), always_call=True
+        )
+        hooks += [enter, done]
     args, kwargs = ((), inputs) if isinstance(inputs, Mapping) else (inputs, {})
     args = args if isinstance(args, tuple) else (args,)
     try:
-        with torch.no_grad():
+        with torch.no_grad(), _BatchedProducts(lambda op, y: keep(f"{running[-1]}:{op}", y)):
             model(*args, **kwargs)
     finally:
         for hook in hooks:
             hook.remove()
     return outputs
+
+
+class _BatchedProducts(TorchDispatchMode):
+    """Hears of every batched product, whoever computes it."""
+
+    def __init__(self, heard: Callable[[str, Any], None]) -> None:
+        super().__init__()
+        self._heard = heard
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        operator = func.overloadpacket.__name__
+        if operator in ("bmm", "baddbmm"):
+            self._heard(operator, result)
+        return result
 
 
 def _differences(
