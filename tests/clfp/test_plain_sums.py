@@ -233,6 +233,27 @@ def test_unlike(name: str) -> None:
     assert differing(box, x, y, 2500, 1)
 
 
+@pytest.mark.parametrize("a", ["f64", "f32", "tf32", "f16", "bf16", "e5m2", "bf8", "e2m1"])
+def test_sparse_inputs_are_what_they_say(a: str) -> None:
+    """Zeros of both signs, rows of nothing but -0, products below and around 2**-126."""
+    c = "f64" if a == "f64" else "f32"
+    box = box_of(8, a, c, c)
+    x = sparse(box, SumTree("(((((((0 1) 2) 3) 4) 5) 6) 7)", Conversion("RNE", c)), 600, 3)
+    fa, fb, fc, _ = box.formats
+    with np.errstate(all="ignore"):
+        p = models.formats.decode(x.a, fa) * models.formats.decode(x.b, fb)
+    minus = (p == 0) & np.signbit(p)
+    assert (minus.any(), (minus.sum(1) >= 7).any()) == (True, True)
+    assert ((p == 0) & ~minus).any() and (x.c == fc.sign_bit).any()
+    least = 2.0 ** (fa.min_exponent + fb.min_exponent - fa.mantissa_bits - fb.mantissa_bits)
+    if a != "f64":  # whose products float64 does not hold
+        assert abs(p[np.isfinite(p) & (p != 0)]).min() == least
+    if a in ("f32", "tf32", "bf16"):
+        with np.errstate(all="ignore"):
+            sums = abs(p.sum(1))
+        assert ((sums > 0) & (sums < 2.0**-126)).any()
+
+
 def test_reasons_say_what_is_alike() -> None:
     box = box_of(4, "f16")
     model = plain(SumTree("((((0) 1) 2) 3)", zero="start"), box)

@@ -186,11 +186,11 @@ def test_interrupted_and_resumed(tmp_path: Path) -> None:
     report = probe(spec, inputs=5_000, checkpoint=path)
     whole = probe(BlackBox(UNIT, 8, 8, 4, batched=True), inputs=5_000)
     assert report.model == whole.model == UNIT.model
-    assert (
-        report.cost["calls"] == whole.cost["calls"] - 44 + 3
-    )  # some of what is recalled is asked again
+    again = 2 + 44 // 8  # of what is recalled the first, the last and an eighth
+    assert report.cost["calls"] == whole.cost["calls"] - 44 + again
     assert [t.text for t in report.history] == [t.text for t in whole.history]
-    assert probe(spec, inputs=5_000, checkpoint=path).cost["calls"] == 3
+    again = 2 + int(whole.cost["calls"]) // 8
+    assert probe(spec, inputs=5_000, checkpoint=path).cost["calls"] == again
     with pytest.raises(ValueError, match="belongs to another probe"):
         probe(spec, inputs=5_001, checkpoint=path)
 

@@ -123,7 +123,8 @@ def sparse(box: Box, model: Model, count: int, seed: int) -> Dots:
 
 def _signed(fmt: Format, negative: Codes, codes: Codes) -> Codes:
     """Codes without sign given one; there is no -0 in FNUZ."""
-    signed: Codes = (np.where(negative, fmt.sign_bit, 0) | codes).astype(fmt.code_dtype)
+    sign = np.where(negative, np.uint64(fmt.sign_bit), np.uint64(0))
+    signed: Codes = (sign | np.asarray(codes).astype(np.uint64)).astype(fmt.code_dtype)
     if fmt.specials == "fnuz":
         signed[signed == fmt.sign_bit] = 0
     return signed
