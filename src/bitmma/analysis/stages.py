@@ -34,7 +34,6 @@ most of the cut downward that comes next.
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -57,12 +56,9 @@ from bitmma.models import (
 )
 from bitmma.unit import Instruction
 
-__all__ = ["CAUSES", "Stage", "peel", "tree_of", "unflushed"]
+__all__ = ["Stage", "peel", "tree_of", "unflushed"]
 
 Floats = npt.NDArray[np.float64]
-
-#: In the order in which they are switched off.
-CAUSES = ("input", "accumulation", "alignment", "rounding", "output", "quantisation")
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,7 +163,7 @@ def _wide(model: Model) -> Model | None:
                 return None
             products = model.rho_products and RNE_FP64
             return replace(model, rho=RNE_FP64, rho_products=products, flush_c="no", flush_out="no")
-    wide: Model = dataclasses.replace(model, rho=RNE_FP64)  # type: ignore[call-arg]
+    wide: Model = replace(model, rho=RNE_FP64)  # type: ignore[call-arg]
     return wide
 
 
