@@ -1,9 +1,9 @@
 """Vector kernels on both sides of what they ask of operands, against the exact evaluator.
 
 A kernel takes a faster way where exponents leave it room: `fits` in truncated.hpp, `plain_span` in
-grouped.hpp, `highest` and the lowest joint exponent in rounded_down.hpp. Margins here say by how
-much a product keeps each of these conditions. Operands are drawn so that one margin is 0 (just
-kept) or -1 (just not), all others being kept: both must occur for every condition.
+grouped.hpp, `highest` and the lowest joint exponent in rounded_down.hpp, exact_sum.hpp's window.
+Margins here say by how much a product keeps each of these conditions. Operands are drawn so that
+one margin is 0 (just kept) or -1 (just not), all others being kept: both must occur for every one.
 """
 
 import collections
@@ -17,6 +17,7 @@ import pytest
 from bitmma import _native, formats
 from bitmma.engine import cpu
 from bitmma.models import (
+    EFDPA,
     GSTFDPA,
     GTRFDPA,
     RNE_FP16,
@@ -395,3 +396,60 @@ def test_tr_and_gtr_fdpa(family: type[TRFDPA | GTRFDPA]) -> None:
         "L": change("L", -1),
     }
     try_both_sides(draw, joint_margins, guards, each=40)
+
+
+# --- E-FDPA ---------------------------------------------------------------------------------------
+
+
+def exact_margins(x: Draw) -> dict[str, int]:
+    assert isinstance(x.model, EFDPA)
+    fraction = 2 * formats.get(x.format).mantissa_bits
+    carries = (x.model.L - 1).bit_length()
+    last = x.a[0] + x.b[0] - fraction
+    return {
+        "window": 52 - (x.a[1] - x.a[0] + x.b[1] - x.b[0] + fraction + 2 + carries),
+        "grid": x.c[0] - 23 - last,
+        "limit": 53 + last - x.c[1],
+    }
+
+
+@pytest.mark.parametrize(("format", "L"), [("f16", 4), ("f16", 3), ("f16", 2), ("bf16", 2)])
+def test_e_fdpa(format: str, L: int) -> None:
+    def draw(rng: Rng) -> Draw:
+        low, high = (-14, -4) if format == "f16" else (-75, 60)
+        a, b = span(rng, low, high, 14), span(rng, low, high, 18)
+        near = a[0] + b[0]
+        c = span(rng, near - 30, near + 40, 20) if rng.random() < 0.7 else span(rng, -126, 90, 30)
+        return Draw(EFDPA(L, RNE_FP32), format, "f32", a, b, c)
+
+    def widest(x: Draw) -> dict[str, int]:  # beyond the window, any c will do
+        margins = exact_margins(x)
+        return margins if margins["window"] >= 0 else margins | {"grid": 0, "limit": 0}
+
+    guards = {"window": move("a", -1, top_only=True), "grid": move("c"), "limit": move("c", -1)}
+    try_both_sides(draw, widest, guards, each=20)
+
+
+@pytest.mark.parametrize(("format", "L", "wide"), [("f16", 4, 1), ("bf16", 2, 1), ("bf16", 2, 4)])
+def test_exact_sums_near_the_middle_between_floats(format: str, L: int, wide: int) -> None:
+    """c and half a unit of its last place; a last product, or none, says which way it goes."""
+    fmt, rng = formats.get(format), np.random.default_rng(3)
+    halves, lasts = (-9, 0, 9), [wide * e for e in (-14, -13, -5, -2, -1, 0, 3, 14)]
+
+    def powers(*exponents: int) -> list[int]:
+        return [(e + fmt.bias) << fmt.mantissa_bits for e in exponents]
+
+    minus = 1 << (fmt.width - 1)
+    A = [powers(h, e, 14, 14)[:L] for h in halves for e in lasts]
+    B = []
+    for h in halves:
+        for e in lasts:
+            half, last, one, other = powers(h, e, 14, 14)
+            for line in ((half, last), (half | minus, last), (half, last | minus), (half, 0)):
+                B.append([*line, one, other | minus][:L])  # the last two cancel
+    exponent = np.repeat(halves, len(lasts))[:, None] + np.repeat(halves, 4 * len(lasts)) + 24
+    C = (exponent + 127) << 23 | rng.choice([0, 1, 0x7FFFFF], exponent.shape)
+    C |= rng.integers(0, 2, C.shape) << 31
+    x = Draw(EFDPA(L, RNE_FP32), format, "f32", (0, 0), (0, 0), (0, 0))
+    b = np.ascontiguousarray(np.array(B, fmt.code_dtype).T)
+    check(x, np.array(A, fmt.code_dtype), b, C.astype(np.uint32))

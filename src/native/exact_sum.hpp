@@ -1,5 +1,5 @@
 // E-FDPA: section 3 of the models. Sums of L products and c rounded once, in float64 arithmetic that
-// carries along what each addition loses.
+// carries along what an addition may lose.
 #pragma once
 #include "fused.hpp"
 
@@ -13,8 +13,17 @@ BITMMA_INLINE void two_sum(vd a, vd b, vd& sum, vd& lost) {
 }
 // a + b rounded to odd: where inexact, of the two neighbours the one with an odd significand. A later
 // rounding to fewer bits then gives what rounding the exact sum would (Boldo and Melquiond, 2008).
-BITMMA_INLINE vd add_odd(vd a, vd b, vd& lost) {
-  vd sum;
+BITMMA_INLINE vd add_odd(vd a, vd b) {
+#if defined(__AVX512F__)
+  constexpr int quiet = _MM_FROUND_NO_EXC;
+  const __m512d x = (__m512d)a, y = (__m512d)b;
+  __m512i cut = _mm512_castpd_si512(_mm512_add_round_pd(x, y, _MM_FROUND_TO_ZERO | quiet));
+  __m512d down = _mm512_add_round_pd(x, y, _MM_FROUND_TO_NEG_INF | quiet);
+  __m512d up = _mm512_add_round_pd(x, y, _MM_FROUND_TO_POS_INF | quiet);
+  __mmask8 inexact = _mm512_cmp_pd_mask(down, up, _CMP_NEQ_OQ);
+  return (vd)_mm512_mask_or_epi64(cut, inexact, cut, _mm512_set1_epi64(1));
+#else
+  vd sum, lost;
   two_sum(a, b, sum, lost);
   vl w = bits<vl>(sum);
   vl inexact = (vl)(lost != 0), even = (vl)((w & 1) == 0);
@@ -22,102 +31,146 @@ BITMMA_INLINE vd add_odd(vd a, vd b, vd& lost) {
   vl apart = (bits<vl>(lost) ^ w) >> 63;           // 0 or -1
   vl step = (apart | 1) & inexact & even;          // +1 or -1
   return bits<vd>(w + step);
+#endif
 }
+
+// The sums of L products, as two doubles: high + low exactly, where low is at most half a unit in the
+// last place of high. Three ways. `L0` is L, or 0 where only the running program knows it.
+
+// Where exponents are near enough (see ExactSumWalk), every sum is a double.
+template <int L0> struct OneDouble {
+  static constexpr bool subnormal_results = true;
+  i64 L;
+  BITMMA_INLINE void operator()(const double* a, const double* b, vd& high, vd& low) const {
+    high = splat(a[0]) * load<vd>(b), low = vd{};
+    for (i64 p = 1; p < (L0 ? L0 : L); ++p) high = multiply_add(splat(a[p]), load<vd>(b + p * columns), high);
+  }
+};
+// f16's products, of any exponents, are multiples of 2^-48 below 2^32. Added to 1.5*2^42, a product is
+// rounded to a multiple of 2^-10, which is exactly what the sum grows by; the rest is below 2^-10. Up
+// to 4 of these, and 4 of the rests, sum exactly. The last three lines make low small: Fast2Sum, exact
+// because high is a multiple of low's last place.
+template <int L0> struct OnGrid {
+  static constexpr bool subnormal_results = false;  // c + a multiple of 2^-48 is not, unless it is c
+  i64 L;
+  BITMMA_INLINE void operator()(const double* a, const double* b, vd& high, vd& low) const {
+    constexpr double origin = 0x1.8p42;
+    vd sum = splat(origin), rest{};
+    for (i64 p = 0; p < (L0 ? L0 : L); ++p) {
+      vd x = splat(a[p]), y = load<vd>(b + p * columns);
+      vd next = multiply_add(x, y, sum);
+      rest += multiply_add(x, y, sum - next);
+      sum = next;
+    }
+    sum -= splat(origin);
+    high = sum + rest;
+    low = rest - (high - sum);
+  }
+};
+// Two products of any exponents.
+struct TwoSum {
+  static constexpr bool subnormal_results = true;
+  i64 L;
+  BITMMA_INLINE void operator()(const double* a, const double* b, vd& high, vd& low) const {
+    two_sum(splat(a[0]) * load<vd>(b), splat(a[1]) * load<vd>(b + columns), high, low);
+  }
+};
 
 class ExactSum {
  public:
   explicit ExactSum(const Spec& s) : L_(s.L) {}
 
   // Where any L products sum exactly in float64, by the exponents that occur. With `q` such that all
-  // products and c are multiples of 2^q, so are all sums; those below 2^(53+q) are then exact, and
-  // rounding them to float32 is the only rounding. True if all were that small. Otherwise, and with
-  // `odd` set, sums are rounded to odd first.
-  template <int L0, bool odd> bool quickly(const Strip& x, float* c, double limit) const {
-    const i64 L = L0 ? L0 : L_;
-    constexpr int at_once = 4;  // independent chains, to hide latency
+  // products and c are multiples of 2^q, so are all sums; those below 2^(53+q) = limit are then exact,
+  // and rounding them to float32 is the only rounding. True if all were that small.
+  bool quickly(const Strip& x, float* c, double limit) const {
+    if (L_ == 4) return quickly<4>(x, c, limit);
+    if (L_ == 2) return quickly<2>(x, c, limit);
+    return quickly<0>(x, c, limit);
+  }
+  // The same with any c.
+  void with_any_c(const Strip& x, float* c) const {
+    if (L_ == 4) chain(x, c, OneDouble<4>{L_});
+    else if (L_ == 2) chain(x, c, OneDouble<2>{L_});
+    else chain(x, c, OneDouble<0>{L_});
+  }
+  // Any exponents.
+  void carefully(const Strip& x, float* c) const {
+    if (L_ == 4) chain(x, c, OnGrid<4>{L_});
+    else if (L_ == 2) chain(x, c, TwoSum{L_});
+    else chain(x, c, OnGrid<0>{L_});
+  }
+
+ private:
+  static constexpr int at_once = 4;  // independent chains, to hide latency
+
+  template <int L0> bool quickly(const Strip& x, float* c, double limit) const {
     bool all = true;
     for (int h0 = 0; h0 < halves; h0 += at_once) {
       vd d[at_once], largest[at_once] = {};
       for (int h = 0; h < at_once; ++h) d[h] = to_double(load<hf>(c + (h0 + h) * D));
       for (i64 g = 0; g < x.groups; ++g) {
-        const double *a = x.a_wide + g * L, *b = x.b_wide + g * L * columns + h0 * D;
-        vd sum[at_once];
-        for (int h = 0; h < at_once; ++h) sum[h] = splat(a[0]) * load<vd>(b + h * D);
-        for (i64 p = 1; p < L; ++p)
-          for (int h = 0; h < at_once; ++h)
-            sum[h] = multiply_add(splat(a[p]), load<vd>(b + p * columns + h * D), sum[h]);
+        const double *a = x.a_wide + g * L_, *b = x.b_wide + g * L_ * columns + h0 * D;
         for (int h = 0; h < at_once; ++h) {
-          vd s, lost;
-          if constexpr (odd) {
-            s = add_odd(sum[h], d[h], lost) + vd{};
-          } else {
-            s = sum[h] + d[h];
-            vd size = bits<vd>(bits<vl>(s) & i64(0x7FFFFFFFFFFFFFFF));
-            largest[h] = size > largest[h] ? size : largest[h];
-          }
+          vd sum, none;
+          OneDouble<L0>{L_}(a, b + h * D, sum, none);
+          vd s = sum + d[h];
+          vd size = bits<vd>(bits<vl>(s) & i64(0x7FFFFFFFFFFFFFFF));
+          largest[h] = size > largest[h] ? size : largest[h];
           d[h] = to_double(to_float(s));
         }
       }
       for (int h = 0; h < at_once; ++h) {
         store(c + (h0 + h) * D, to_float(d[h]));
-        if (!odd) all &= !any((vl)(largest[h] >= limit));
+        all &= !any((vl)(largest[h] >= limit));
       }
     }
     return all;
   }
 
-  // Any exponents: what each addition loses is carried along.
-  void carefully(const Strip& x, float* c, u8* redo) const {
-    constexpr int at_once = 4;  // independent chains, to hide latency
+  // d = the float nearest to T = high + low + d. Two additions come within two units in the last place
+  // of T, in doubles: if high + d is inexact, it did not cancel, and is at least half of high, so that
+  // low is nothing to it; each addition then is off by half a unit, the first perhaps of twice the
+  // size. So both T and r round to the same float unless the middle between two floats is as near, which
+  // 29 bits show: a one, then zeros. (Subnormal floats lie wider apart: all of these count as near.) Near
+  // ones are rounded to odd. A sum -0 becomes +0, as low never is -0. An Inf, which d may become, stays.
+  template <class Sum> static void chain(const Strip& x, float* c, Sum products) {
     for (int h0 = 0; h0 < halves; h0 += at_once) {
       vd d[at_once];
-      vl bad[at_once] = {};
       unroll<at_once>([&](auto h) { d[h] = to_double(load<hf>(c + (h0 + h) * D)); });
       for (i64 g = 0; g < x.groups; ++g) {
-        const double *a = x.a_wide + g * L_, *b = x.b_wide + g * L_ * columns + h0 * D;
-        vd high[at_once] = {}, low[at_once] = {};
-        // Two numbers hold the products' sum: multiples of 2^grid and what is below, each exact; or,
-        // for two products, their sum and its loss.
-        if (L_ == 2) {
-          unroll<at_once>([&](auto h) __attribute__((always_inline)) {
-            two_sum(splat(a[0]) * load<vd>(b + h * D), splat(a[1]) * load<vd>(b + columns + h * D), high[h], low[h]);
-          });
-        } else {
-          for (i64 p = 0; p < L_; ++p)
-            unroll<at_once>([&](auto h) __attribute__((always_inline)) {
-              vd y = splat(a[p]) * load<vd>(b + p * columns + h * D);
-              vd big = (y + splat(split)) - splat(split);
-              high[h] += big, low[h] += y - big;
-            });
-        }
+        const double *a = x.a_wide + g * products.L, *b = x.b_wide + g * products.L * columns + h0 * D;
+        vd high[at_once], low[at_once], r[at_once];
+        vl near{};
         unroll<at_once>([&](auto h) __attribute__((always_inline)) {
-          vd s, e, lost_u, lost_r;
-          two_sum(high[h], d[h], s, e);
-          vd u = add_odd(e, low[h], lost_u);
-          vd r = add_odd(s, u, lost_r);
-          // u was rounded far below r's precision, unless s and u cancelled: then do it exactly.
-          vd size_u = bits<vd>(bits<vl>(u) & i64(0x7FFFFFFFFFFFFFFF));
-          vd size_r = bits<vd>(bits<vl>(r) & i64(0x7FFFFFFFFFFFFFFF));
-          bad[h] |= (vl)(lost_u != 0) & (vl)(size_u > size_r * 0x1p20);
-          d[h] = to_double(to_float(r + vd{}));
+          products(a, b + h * D, high[h], low[h]);
+          r[h] = (high[h] + d[h]) + low[h];
+          near |= near_middle<Sum::subnormal_results>(r[h]);
         });
+        if (__builtin_expect(any(near), false)) {
+          unroll<at_once>([&](auto h) __attribute__((always_inline)) {
+            vd s, e;
+            two_sum(high[h], d[h], s, e);
+            vd odd = add_odd(s, add_odd(e, low[h]));
+            r[h] = near_middle<Sum::subnormal_results>(r[h]) ? odd : r[h];
+          });
+        }
+        unroll<at_once>([&](auto h) { d[h] = to_double(to_float(r[h])); });
       }
-      for (int h = 0; h < at_once; ++h) {
-        store(c + (h0 + h) * D, to_float(d[h]));
-        for (int l = 0; l < D; ++l) redo[(h0 + h) * D + l] = bad[h][l] != 0;
-      }
+      for (int h = 0; h < at_once; ++h) store(c + (h0 + h) * D, to_float(d[h]));
     }
   }
+  template <bool subnormals> BITMMA_INLINE static vl near_middle(vd r) {
+    vl w = bits<vl>(r), near = (vl)(((w - ((1 << 28) - 2)) & ((1 << 29) - 1)) <= 4);
+    if (!subnormals) return near;
+    vl size = w & i64(0x7FFFFFFFFFFFFFFF);
+    return near | ((vl)(size != 0) & (vl)(size < i64(1023 - 126) << 52));
+  }
 
-  // f16 products are multiples of 2^-48 below 2^32: split at 2^-10, both halves' sums are exact.
-  static constexpr double split = 0x1.8p42;
-
- private:
   i64 L_;
 };
 
-// The walk is shared with the fused kernels in spirit, but an exact sum needs no exponents, and lanes
-// can ask to be done again.
+// The walk is shared with the fused kernels in spirit, but an exact sum needs no exponents.
 class ExactSumWalk {
  public:
   explicit ExactSumWalk(const Job& job)
@@ -187,11 +240,14 @@ class ExactSumWalk {
     const bool start = p0 == 0;
     for (i64 r = 0; r < rows && !stopped(job_); ++r) {
       i64 i = i0 + r;
-      alignas(64) float c[columns], before[columns];
-      u8 redo[columns] = {};
-      Tile<float>::load_c(job_, i, j0, cols, start, c);
-      for (float& y : c) y += 0.0f;  // -0 is +0 here: a zero sum is +0, even of zeros that are all -0
-      std::memcpy(before, c, sizeof c);
+      alignas(64) float c[columns], before[columns], finite[columns];
+      Tile<float>::load_c(job_, i, j0, cols, start, before);
+      for (int v = 0; v < NV; ++v) {
+        vf old = load<vf>(before + v * W);
+        // Inf and NaN stay as they are for now. -0 is +0: a zero sum is +0, even of zeros that are all -0.
+        store(finite + v * W, bits<vf>(bits<vi>(old) & (vi)(old - old == 0.0f)) + vf{});
+      }
+      std::memcpy(c, finite, sizeof c);
       x.a_wide = rows_.wide_row(r, a_);
       // Lowest bit to highest of a sum of L products: significands, exponents' spread, carries.
       const Span& row = spans[size_t(r)];
@@ -206,47 +262,35 @@ class ExactSumWalk {
           off_grid |= (vl)(truncate(y) != y);
         }
         on_grid &= !any(off_grid);
-        if (!on_grid || !exact_chain<false>(x, c, limit)) {
-          std::memcpy(c, before, sizeof c);
-          exact_chain<true>(x, c, limit);
+        if (!on_grid || !kernel_.quickly(x, c, limit)) {
+          std::memcpy(c, finite, sizeof c);
+          kernel_.with_any_c(x, c);
         }
       } else {
-        kernel_.carefully(x, c, redo);
+        kernel_.carefully(x, c);
       }
-      const bool specials = a_.special[size_t(r)] || b_.special[0];
-      bool check = specials || std::memchr(redo, 1, columns);
+      // An Inf or NaN among products decides (special_sum), unless the sum of the others has overflowed
+      // to the other Inf meanwhile: only the order tells which came first. One of c stays, or meets it.
+      vf special[NV] = {};
+      if (a_.special[size_t(r)] || b_.special[0]) special_sums(r, n, special);
       for (int v = 0; v < NV; ++v) {
-        vf now = load<vf>(c + v * W), old = load<vf>(before + v * W);
-        check |= any((vi)(now - now != 0.0f) | (vi)(old - old != 0.0f));
-      }
-      alignas(64) float special[columns] = {};
-      if (specials) special_sums(r, n, special);
-      for (i64 j = 0; check && j < cols; ++j) {
-        // Inf and NaN have no two-sum: whatever is not finite is settled by the rules.
-        const bool finite = std::isfinite(c[j]) && std::isfinite(before[j]);
-        if (before[j] != before[j] || special[j] != special[j]) {
-          c[j] = NAN;
-        } else if (finite && std::isinf(special[j])) {
-          c[j] = special[j];
-        } else if (redo[j] || !finite) {
-          u64 code = start ? (job_.c.data ? load_code(job_.c.at(i, j0 + j), 4) : 0) : load_code(job_.d.at(i, j0 + j), 4);
-          c[j] = bits<float>(u32(exact_.redo(i, j0 + j, p0, p1, code)));
-        }
+        vf s = special[v], now = load<vf>(c + v * W), old = load<vf>(before + v * W);
+        vi decides = (vi)(s - s != 0.0f), had = (vi)(old - old != 0.0f);
+        store(c + v * W, had ? (decides ? old + s : old) : decides ? s : now);
+        vi both = (vi)(now - now != 0.0f) & (vi)(now != s) & (vi)(s == s) & decides & ~had;
+        for (int l = 0; any(both) && l < W; ++l)
+          if (i64 j = v * W + l; both[l] && j < cols) c[j] = again(i, j0 + j, p0, p1);
       }
       Tile<float>::store_c(job_, i, j0, cols, c);
     }
   }
-  template <bool odd> bool exact_chain(const Strip& x, float* c, double limit) const {
-    if (s_.L == 4) return kernel_.quickly<4, odd>(x, c, limit);
-    if (s_.L == 2) return kernel_.quickly<2, odd>(x, c, limit);
-    return kernel_.quickly<0, odd>(x, c, limit);
+  float again(i64 i, i64 j, i64 p0, i64 p1) {
+    const Mat& m = p0 == 0 ? job_.c : job_.d;
+    return bits<float>(u32(exact_.redo(i, j, p0, p1, m.data ? load_code(m.at(i, j), 4) : 0)));
   }
-  void special_sums(i64 r, i64 n, float* out) {
+  void special_sums(i64 r, i64 n, vf sum[NV]) {
     cols_.special_panel(b_);
-    const float *a = rows_.special_row(r, a_), *b = b_.special_value.data();
-    vf sum[NV];
-    special_sum(a, b, n, sum);
-    std::memcpy(out, sum, sizeof sum);
+    special_sum(rows_.special_row(r, a_), b_.special_value.data(), n, sum);
   }
 
   const Job& job_;
