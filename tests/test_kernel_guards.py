@@ -27,6 +27,7 @@ from bitmma.models import (
     STFDPA,
     TFDPA,
     TRFDPA,
+    Conversion,
     Lowered,
     Model,
 )
@@ -122,14 +123,14 @@ def check(x: Draw, A: Codes, B: Codes, C: Codes | None, *scales: Codes | None) -
 
 
 def compare(rng: Rng, x: Draw) -> None:
-    n = FEW if rng.random() < 0.5 else MANY
-    A = codes(rng, x.format, (2, x.k), x.a)
+    m, n = (2, FEW) if rng.random() < 0.5 else (5, MANY)  # some rows go together (floors.hpp)
+    A = codes(rng, x.format, (m, x.k), x.a)
     B = np.ascontiguousarray(codes(rng, x.format, (n, x.k), x.b).T)
-    C = codes(rng, x.c_format, (2, n), x.c)
+    C = codes(rng, x.c_format, (m, n), x.c)
     if not x.scale or not x.block:
         return check(x, A, B, C)
     blocks = x.k // x.block
-    scale_a = codes(rng, x.scale, (2, blocks), x.scale_a)
+    scale_a = codes(rng, x.scale, (m, blocks), x.scale_a)
     scale_b = np.ascontiguousarray(codes(rng, x.scale, (n, blocks), x.scale_b).T)
     return check(x, A, B, C, scale_a, scale_b)
 
@@ -242,6 +243,52 @@ def draw_t(rng: Rng) -> Draw:
 
 def test_t_fdpa() -> None:
     try_both_sides(draw_t, truncated_margins, TRUNCATED | C)
+
+
+def test_t_fdpa_of_few_bits() -> None:
+    def draw(rng: Rng) -> Draw:
+        x = draw_t(rng)
+        assert isinstance(x.model, TFDPA)
+        L, F = int(pick(rng, (8, 12, 16, 32))), int(pick(rng, (1, 7, 12, 13, 14, 15)))
+        model = dataclasses.replace(x.model, L=L, F=F)
+        return dataclasses.replace(x, model=model, format="e4m3", a=(-6, 7), b=(-6, 7))
+
+    try_both_sides(draw, truncated_margins, C)
+
+
+@pytest.mark.parametrize("format", ["e4m3", "e5m2", "fp8", "e2m3"])
+@pytest.mark.parametrize("rho", [RZ_E8M13, RZ_FP32, RNE_FP16])
+def test_sums_of_few_bits_of_every_pair_of_codes(format: str, rho: Conversion) -> None:
+    """Each product beside others, and a c, of all sizes: every way of being cut, on both sides."""
+    fmt, rng = formats.get(format), np.random.default_rng(8)
+    every = np.arange(1 << fmt.width, dtype=np.uint8)
+    every[~np.isfinite(formats.decode(every, format))] = 0
+    pairs = np.stack([every, rng.permutation(every)], axis=1)
+    A, B = np.zeros((len(every), 8), np.uint8), np.zeros((8, len(every)), np.uint8)
+    A[:, [0, 5]], B[[0, 5]] = pairs, pairs.T
+    x = Draw(TFDPA(8, 13, rho), format, "f16" if rho == RNE_FP16 else "f32", (0, 0), (0, 0), (0, 0))
+    shape = len(every), len(every)
+    values = np.ldexp(rng.uniform(-2, 2, shape), rng.integers(-14, 16, shape))
+    values[rng.random(shape) < 0.1] = 0
+    c = formats.quantize(values, x.c_format)
+    check(x, A, B, c.view(formats.get(x.c_format).code_dtype))
+
+
+@pytest.mark.parametrize("L", [7, 8, 16, 32, 100, 255, 256])
+def test_largest_sums_of_few_bits(L: int) -> None:
+    """How many of the largest products, of one sign or both, may be added to 1.5 * 2^23."""
+    for format in ("e4m3", "e5m2"):
+        for F in range(11, 19):
+            x = Draw(TFDPA(L, F, RZ_FP32), format, "f32", (0, 0), (0, 0), (0, 0))
+            largest = 0x7E if format == "e4m3" else 0x7B
+            A, B = np.full((4, x.k), largest, np.uint8), np.full((x.k, MANY), largest, np.uint8)
+            A[1] |= 0x80
+            A[2, ::2] |= 0x80
+            A[3, 1::3] = 0x81  # negative, and far below the unit
+            c = np.full((4, MANY), (2 * formats.get(format).max_exponent + 127) << 23 | 0x7FFFFF)
+            c[:, ::2] |= 1 << 31
+            c[:, 1::3] = 0
+            check(x, A, B, c.astype(np.uint32))
 
 
 def test_lowered() -> None:

@@ -2,6 +2,7 @@
 // value pass, and the walk over blocks of an output matrix.
 #pragma once
 #include "environment.hpp"
+#include "floors.hpp"
 #include "pack.hpp"
 #include "rows.hpp"
 
@@ -188,6 +189,7 @@ template <class Kernel> class Walk {
       for (i64 i0 = 0; i0 < job_.M; i0 += row_block) {
         i64 rows = std::min(row_block, job_.M - i0);
         rows_.pack_rows(i0, rows, a_, !always_wide_);
+        if (by_floor()) low_bits_.take_rows(a_.value);
         if (job_.scale_a.data) pack_scales(job_.scale_a, i0, rows, p0, p1, row_scale_, row_nan_);
         for (i64 j0 = 0; j0 < job_.N; j0 += columns) {
           block(i0, rows, j0, p0, p1);
@@ -220,6 +222,10 @@ template <class Kernel> class Walk {
       panel.take(b_.top[size_t(j)], b_.low[size_t(j)]);
     }
     const i32 highest_b = panel.most;
+    const bool by_floor = this->by_floor() && cols > few * W && rows >= LowBits::rows;
+    if (by_floor) low_bits_.take_panel(b_.value);
+    bool ready = false;
+    vf together[LowBits::rows][NV];
     Strip x{};
     x.groups = (p1 - p0) / s_.L;
     x.b = b_.value.data(), x.b1 = b_.distance.data();
@@ -256,8 +262,11 @@ template <class Kernel> class Walk {
       x.row_top = a_.top[size_t(r)];
       x.low = panel.low + row.low, x.least = panel.least + row.least, x.most = panel.most + row.most;
       x.a = &a_.value[size_t(r * rows_.stride())], x.a4 = &a_.distance4[size_t(r * rows_.stride())];
+      const i64 place = r % LowBits::rows;
+      if (by_floor && place == 0) ready = r + LowBits::rows <= rows && rows_together(x, i, r, j0, cols, together);
       auto narrow = [&] {
-        return !wide && (cols <= few * W ? kernel_.template narrow<few>(x, c) : kernel_.template narrow<NV>(x, c));
+        if (ready) std::memcpy(c, together[place], sizeof c);
+        return ready || (!wide && (cols <= few * W ? kernel_.template narrow<few>(x, c) : kernel_.template narrow<NV>(x, c)));
       };
       bool row_nan = job_.scale_a.data && row_nan_[size_t(r)];
       bool special = a_.special[size_t(r)] || b_.special[0] || row_nan || any_nan;
@@ -285,6 +294,25 @@ template <class Kernel> class Walk {
       if (special) apply_specials(i, r, j0, cols, p0, p1, row_nan, before, c);
       store_c(job_, i, j0, cols, c);
     }
+  }
+
+  bool by_floor() const {
+    if constexpr (requires { kernel_.by_floor(); }) return kernel_.by_floor();
+    return false;
+  }
+  // Row r and those after it; false if they are to be computed one by one.
+  bool rows_together(const Strip& first, i64 i, i64 r, i64 j0, i64 cols, vf c[LowBits::rows][NV]) const {
+    if constexpr (requires { kernel_.by_floor(); }) {
+      Strip x[LowBits::rows];
+      const u32* low[LowBits::rows];
+      for (int k = 0; k < LowBits::rows; ++k) {
+        load_c(job_, i + k, j0, cols, first.c_is_new, c[k]);
+        x[k] = first, x[k].a += k * rows_.stride(), x[k].a4 += k * rows_.stride();
+        low[k] = low_bits_.row((r + k) * rows_.stride());
+      }
+      return kernel_.narrow_rows(x, low, low_bits_.panel(), c);
+    }
+    return false;
   }
 
   // Scales of `lines` lines: exponents [line][group], and whether one of a line's is NaN.
@@ -357,6 +385,7 @@ template <class Kernel> class Walk {
   ExactBlock exact_;
   Operand rows_, cols_;
   Packed a_, b_;
+  LowBits low_bits_;
   bool always_wide_;
   i64 chunk_;
   std::vector<i64> pos_;

@@ -64,6 +64,17 @@ BITMMA_INLINE vw splat16(u32 x) {
   return vw{} + y;
 }
 
+// Keeps a compiler from reading x again from memory wherever it is used, where registers abound.
+BITMMA_INLINE void keep(vf& x) {
+#if defined(__AVX512F__)
+  asm("" : "+v"(x));
+#elif defined(__aarch64__)
+  asm("" : "+w"(x));
+#else
+  (void)x;
+#endif
+}
+
 // f(0) ... f(N-1) written out, so that arrays indexed by it live in registers.
 template <int N, class F> BITMMA_INLINE void unroll(F f) {
   [&]<int... I>(std::integer_sequence<int, I...>) __attribute__((always_inline)) {
@@ -142,6 +153,16 @@ BITMMA_INLINE vb subtract_saturating(vb a, vb b) {
   return (vb)_mm256_subs_epu8((__m256i)a, (__m256i)b);
 #else
   return (a - b) & (vb)(a > b);
+#endif
+}
+// How many times lanes of x, as signed bytes, exceeded those of `limit`, counted on.
+BITMMA_INLINE vb count_greater(vb count, vb x, vb limit) {
+#if defined(__AVX512BW__)
+  const __mmask64 greater = _mm512_cmpgt_epi8_mask((__m512i)x, (__m512i)limit);
+  return (vb)_mm512_mask_sub_epi8((__m512i)count, greater, (__m512i)count, _mm512_set1_epi8(-1));
+#else
+  typedef signed char bytes __attribute__((vector_size(4 * W)));
+  return count - (vb)((bytes)x > (bytes)limit);
 #endif
 }
 // Logical right shift lane by lane; counts of 32 and more (read as unsigned) give 0.
@@ -320,6 +341,10 @@ BITMMA_INLINE void transpose(vu x[W]) {
 BITMMA_INLINE void store_bytes(u8* p, vi x) {  // of lanes 0..255
 #if defined(__AVX512F__)
   _mm_storeu_si128((__m128i*)p, _mm512_cvtepi32_epi8((__m512i)x));
+#elif defined(__AVX2__)
+  __m128i low = _mm256_castsi256_si128((__m256i)x), high = _mm256_extracti128_si256((__m256i)x, 1);
+  __m128i words = _mm_packus_epi32(low, high);
+  _mm_storel_epi64((__m128i*)p, _mm_packus_epi16(words, words));
 #else
   typedef u8 narrow __attribute__((vector_size(W)));
   store(p, __builtin_convertvector(x, narrow));

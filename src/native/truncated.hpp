@@ -1,5 +1,6 @@
 // T-FDPA, ST-FDPA and Lowered: sections 4, 5 and 9 of the models.
 #pragma once
+#include "floors.hpp"
 #include "fused.hpp"
 
 namespace bitmma::BITMMA_ISA {
@@ -24,6 +25,11 @@ template <Rho rho> class Truncated {
     holds_narrow_ = fits_int32(s) && sub_ >= 1 && s.e_zero <= d_lowest_;
     k_.origin = vb{} + u8(127), k_.lowest = vb{} + u8(F_ + 1);
     k_.infinity = splat(0x7F800000), k_.hidden = vu{} + 0x800000u, k_.mask = splat(mask_);
+    // Sums of all products and c, and one unit more for each product, beside 1.5 * 2^23.
+    by_floor_ = s.family == Family::t && holds_narrow_ && (rho == Rho::nearest_half || s.mode == Mode::rz) &&
+                LowBits::hold(s.a) && LowBits::hold(s.b) && s.L >= 8 && s.L <= 255 &&
+                std::ldexp(s.L * largest + 2, s.F) + s.L < 0x1p22;
+    k_.origin_of_floors = vi{} + (((23 - F_) << 23) | 0x400000);
     k_.scale = vu{} + (u32(254 + F_) << 23), k_.unit = splat(F_ << 23);
   }
 
@@ -34,6 +40,23 @@ template <Rho rho> class Truncated {
   // keeps its bits (`fits`), so nothing overflows or is subnormal.
   template <int nv> bool narrow(const Strip& x, vf c[nv]) const {
     return holds_narrow_ && fits<nv>(x, c) && by_length<nv>(x, c);
+  }
+  // Some rows together, by floors.hpp; all or none. Tops are the formats'.
+  bool by_floor() const { return by_floor_; }
+  bool narrow_rows(const Strip x[LowBits::rows], const u32* const low_a[LowBits::rows], const u8* low_b, vf c[LowBits::rows][NV]) const {
+    constexpr int R = LowBits::rows;
+    for (int i = 0; i < R; ++i)
+      if (!fits<NV>(x[i], c[i])) return false;
+    const Frame<NV> f = frame<NV>(x[0], 0);
+    vf t[R][NV];
+    vi overflow{};
+    for (int i = 0; i < R; ++i)
+      for (int v = 0; v < NV; ++v) t[i][v] = c[i][v] * f.down[v];
+    for (i64 g = 0; g < x[0].groups; ++g) floor_group(x, low_a, low_b, g, f, t, overflow);
+    if (any(overflow)) return false;
+    for (int i = 0; i < R; ++i)
+      for (int v = 0; v < NV; ++v) c[i][v] = t[i][v] * f.up[v];
+    return true;
   }
   void wide(const Strip& x, vf c[NV]) const {
     chain<NV>(x, c, [&](i64 g, vf* t) { wide_group(x, g, g == 0 && x.c_is_new ? c_lowest_ : d_lowest_, t); });
@@ -160,9 +183,9 @@ template <Rho rho> class Truncated {
   // the lowest one. Constants come from memory (k_): compilers would rather compute them in the loop,
   // where every operation counts.
   template <int nv>
-  BITMMA_INLINE void exponents(const Strip& x, i64 g, i64 L, const Frame<nv>& f, const vf t[nv], vi e[nv], vi& overflow) const {
+  BITMMA_INLINE void exponents(vb nearest, const Frame<nv>& f, const vf t[nv], vi e[nv], vi& overflow) const {
     alignas(64) u8 field[columns];
-    store(field, maxu(subtract_saturating(k_.origin, nearest(x.a4 + g * L, x.b1 + g * L * columns, L)), k_.lowest));
+    store(field, maxu(subtract_saturating(k_.origin, nearest), k_.lowest));
     for (int v = 0; v < nv; ++v) {
       e[v] = max(widen(field + v * W) << 23, bits<vi>(t[v]) & k_.infinity);
       if constexpr (rho == Rho::nearest_half) {
@@ -180,7 +203,7 @@ template <Rho rho> class Truncated {
     const float *a = x.a + g * L, *b = x.b + g * L * columns;
     vi e[nv], sum[nv];
     vf scale[nv];
-    exponents<nv>(x, g, L, f, t, e, overflow);
+    exponents<nv>(nearest(x.a4 + g * L, x.b1 + g * L * columns, L), f, t, e, overflow);
     for (int v = 0; v < nv; ++v) {
       scale[v] = bits<vf>(k_.scale - (vu)e[v]);  // above 2^31 for a large F
       sum[v] = truncate(t[v] * scale[v]);
@@ -202,6 +225,55 @@ template <Rho rho> class Truncated {
       } else {
         vi odd = truncate(r) != sum[v] ? splat(1) : vi{};  // rounding to odd keeps what was lost alive
         t[v] = (round_to_half(bits<vf>(bits<vi>(r) | odd) * bits<vf>((vu)e[v] + (vu)f.unit[v])) + vf{}) * f.down[v];
+      }
+    }
+  }
+
+  BITMMA_INLINE void floor_group(const Strip x[LowBits::rows], const u32* const low_a[LowBits::rows], const u8* low_b,
+                                 i64 g, const Frame<NV>& f, vf t[LowBits::rows][NV], vi& overflow) const {
+    constexpr int R = LowBits::rows;
+    vf origin[R][NV], sum[R][NV];
+    vb limit[R], count[R] = {}, near[R];
+    alignas(64) u8 fields[R][columns];
+    const i64 p0 = g * L_;
+    for (vb& n : near) n = ~vb{};
+    for (i64 p = p0; p < p0 + L_; ++p) {
+      const vb y = load<vb>(x[0].b1 + p * columns);
+      unroll<R>([&](auto i) __attribute__((always_inline)) {
+        near[i] = minu(near[i], add_saturating(bits<vb>(vu{} + x[i].a4[p]), y));
+      });
+    }
+    for (int i = 0; i < R; ++i) {
+      vi e[NV];
+      exponents<NV>(near[i], f, t[i], e, overflow);
+      for (int v = 0; v < NV; ++v) {
+        origin[i][v] = bits<vf>(e[v] + k_.origin_of_floors);
+        const vi w = bits<vi>(t[i][v]), sign = w & i32(0x80000000);
+        const vf cut = (bits<vf>(w ^ sign) + origin[i][v]) - origin[i][v];  // c, toward zero
+        sum[i][v] = origin[i][v] + bits<vf>(bits<vi>(cut) | sign);
+        store_bytes(fields[i] + v * W, e[v] >> 23);
+      }
+    }
+    for (int i = 0; i < R; ++i) limit[i] = LowBits::limit(F_, load<vb>(fields[i]));
+    const float* b = x[0].b;
+    for (i64 p = p0; p < p0 + L_; ++p) {
+      const vb low = load<vb>(low_b + p * columns);
+      vf y[NV];
+      unroll<NV>([&](auto v) { y[v] = load<vf>(b + p * columns + v * W), keep(y[v]); });
+      unroll<R>([&](auto i) __attribute__((always_inline)) {
+        const vf a = splat(x[i].a[p]);
+        unroll<NV>([&](auto v) __attribute__((always_inline)) { sum[i][v] = multiply_add(a, y[v], sum[i][v]); });
+        count[i] = count_greater(count[i], bits<vb>(vu{} + low_a[i][p]) + low, limit[i]);
+      });
+    }
+    for (int i = 0; i < R; ++i) {
+      alignas(64) u8 counts[columns];
+      store(counts, count[i]);
+      for (int v = 0; v < NV; ++v) {
+        // A unit more is the next float. What is left is exact.
+        const vf s = bits<vf>((vu)bits<vi>(sum[i][v]) + (vu)widen(counts + v * W)) - origin[i][v];
+        if constexpr (rho == Rho::single) t[i][v] = bits<vf>(bits<vi>(s) & k_.mask);
+        else t[i][v] = (round_to_half(s * f.up[v]) + vf{}) * f.down[v];
       }
     }
   }
@@ -253,8 +325,8 @@ template <Rho rho> class Truncated {
   int L_, F_, e_zero_, c_lowest_, d_lowest_;
   i32 mask_;
   i64 sub_, restart_ = 0;
-  bool holds_narrow_;
-  struct { vb origin, lowest; vu hidden, scale; vi infinity, mask, unit; } k_;
+  bool holds_narrow_, by_floor_;
+  struct { vb origin, lowest; vu hidden, scale; vi infinity, mask, unit, origin_of_floors; } k_;
 };
 
 inline bool truncated_holds(const Spec& s) {
