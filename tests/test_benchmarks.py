@@ -55,6 +55,21 @@ def test_a_quick_run(tmp_path: Path) -> None:
     assert "| NVFP4 K=64 |" in after[2] and "QUICK" in after[2]
 
 
+def test_two_tables_in_one_document(tmp_path: Path) -> None:
+    document = tmp_path / "document.md"
+    text = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    document.write_text(text, encoding="utf-8")
+    run("--quick", "--rows", "NVFP4", "--ratios", "--markdown", str(document))
+    first = "<!-- python -m benchmarks --markdown: from here -->"
+    mark = "<!-- python -m benchmarks --ratios --markdown: from here -->"
+    before, after = (x.partition(mark) for x in (text, document.read_text(encoding="utf-8")))
+    assert first in before[0] and after[0] == before[0]
+    table, _, rest = after[2].partition("<!-- to here -->")
+    assert rest == before[2].partition("<!-- to here -->")[2]
+    assert "| row | median | spread | target | met |\n" in table and "| NVFP4 K=64 |" in table
+    assert "GMAC/s" not in table
+
+
 def test_a_table_in_the_terminal() -> None:
     assert "dpa of 8 dot products" in run("--quick", "--rows", "dpa of 8").stdout
 

@@ -123,7 +123,7 @@ def check(x: Draw, A: Codes, B: Codes, C: Codes | None, *scales: Codes | None) -
 
 
 def compare(rng: Rng, x: Draw) -> None:
-    m, n = (2, FEW) if rng.random() < 0.5 else (5, MANY)  # some rows go together (floors.hpp)
+    m, n = (2, FEW) if rng.random() < 0.5 else (17, MANY)  # rows go together (floors.hpp)
     A = codes(rng, x.format, (m, x.k), x.a)
     B = np.ascontiguousarray(codes(rng, x.format, (n, x.k), x.b).T)
     C = codes(rng, x.c_format, (m, n), x.c)
@@ -281,11 +281,11 @@ def test_largest_sums_of_few_bits(L: int) -> None:
         for F in range(11, 19):
             x = Draw(TFDPA(L, F, RZ_FP32), format, "f32", (0, 0), (0, 0), (0, 0))
             largest = 0x7E if format == "e4m3" else 0x7B
-            A, B = np.full((4, x.k), largest, np.uint8), np.full((x.k, MANY), largest, np.uint8)
-            A[1] |= 0x80
-            A[2, ::2] |= 0x80
-            A[3, 1::3] = 0x81  # negative, and far below the unit
-            c = np.full((4, MANY), (2 * formats.get(format).max_exponent + 127) << 23 | 0x7FFFFF)
+            A, B = np.full((16, x.k), largest, np.uint8), np.full((x.k, MANY), largest, np.uint8)
+            A[1::4] |= 0x80
+            A[2::4, ::2] |= 0x80
+            A[3::4, 1::3] = 0x81  # negative, and far below the unit
+            c = np.full((16, MANY), (2 * formats.get(format).max_exponent + 127) << 23 | 0x7FFFFF)
             c[:, ::2] |= 1 << 31
             c[:, 1::3] = 0
             check(x, A, B, c.astype(np.uint32))

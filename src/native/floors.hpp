@@ -20,11 +20,12 @@ namespace bitmma::BITMMA_ISA {
 class LowBits {
  public:
   static constexpr int furthest = 31, none = 64;  // `none`: the least byte that no other sum exceeds
-  // Rows that share what they read of the columns: as registers allow.
-  static constexpr int rows = W == 16 ? 4 : 2;
+  // Rows that share what they read of the columns, as registers allow; and with how many the bytes of
+  // a panel are worth while.
+  static constexpr int rows = W == 16 ? 4 : 2, worth_while = 16;
 
   static bool hold(const Format& f) {
-    return narrow_range(f) && f.max_exponent() - f.min_exponent() + f.mantissa_bits <= furthest;
+    return f.max_exponent() - f.min_exponent() + f.mantissa_bits <= furthest;
   }
   void take_rows(const Array<float>& value) {
     row_.resize(value.size());

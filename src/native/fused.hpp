@@ -222,7 +222,7 @@ template <class Kernel> class Walk {
       panel.take(b_.top[size_t(j)], b_.low[size_t(j)]);
     }
     const i32 highest_b = panel.most;
-    const bool by_floor = this->by_floor() && cols > few * W && rows >= LowBits::rows;
+    const bool by_floor = this->by_floor() && cols > few * W && rows >= LowBits::worth_while;
     if (by_floor) low_bits_.take_panel(b_.value);
     bool ready = false;
     vf together[LowBits::rows][NV];
@@ -300,7 +300,7 @@ template <class Kernel> class Walk {
     if constexpr (requires { kernel_.by_floor(); }) return kernel_.by_floor();
     return false;
   }
-  // Row r and those after it; false if they are to be computed one by one.
+  // Row r and those that go with it; false if they are to be computed one by one.
   bool rows_together(const Strip& first, i64 i, i64 r, i64 j0, i64 cols, vf c[LowBits::rows][NV]) const {
     if constexpr (requires { kernel_.by_floor(); }) {
       Strip x[LowBits::rows];

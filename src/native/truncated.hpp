@@ -25,7 +25,8 @@ template <Rho rho> class Truncated {
     holds_narrow_ = fits_int32(s) && sub_ >= 1 && s.e_zero <= d_lowest_;
     k_.origin = vb{} + u8(127), k_.lowest = vb{} + u8(F_ + 1);
     k_.infinity = splat(0x7F800000), k_.hidden = vu{} + 0x800000u, k_.mask = splat(mask_);
-    // Sums of all products and c, and one unit more for each product, beside 1.5 * 2^23.
+    // Sums of all products and c, and one unit more for each product, within 2^22 of 1.5 * 2^23. A
+    // group costs more than one of narrow_group, its products less.
     by_floor_ = s.family == Family::t && holds_narrow_ && (rho == Rho::nearest_half || s.mode == Mode::rz) &&
                 LowBits::hold(s.a) && LowBits::hold(s.b) && s.L >= 8 && s.L <= 255 &&
                 std::ldexp(s.L * largest + 2, s.F) + s.L < 0x1p22;
@@ -43,7 +44,8 @@ template <Rho rho> class Truncated {
   }
   // Some rows together, by floors.hpp; all or none. Tops are the formats'.
   bool by_floor() const { return by_floor_; }
-  bool narrow_rows(const Strip x[LowBits::rows], const u32* const low_a[LowBits::rows], const u8* low_b, vf c[LowBits::rows][NV]) const {
+  bool narrow_rows(const Strip x[LowBits::rows], const u32* const low_a[LowBits::rows], const u8* low_b,
+                   vf c[LowBits::rows][NV]) const {
     constexpr int R = LowBits::rows;
     for (int i = 0; i < R; ++i)
       if (!fits<NV>(x[i], c[i])) return false;
@@ -229,6 +231,7 @@ template <Rho rho> class Truncated {
     }
   }
 
+  // One fused group of some rows, by floors.hpp. c is cut as a positive number, by the same addition.
   BITMMA_INLINE void floor_group(const Strip x[LowBits::rows], const u32* const low_a[LowBits::rows], const u8* low_b,
                                  i64 g, const Frame<NV>& f, vf t[LowBits::rows][NV], vi& overflow) const {
     constexpr int R = LowBits::rows;
