@@ -43,6 +43,10 @@ def _arguments() -> argparse.Namespace:
         "--markdown", metavar="FILE", nargs="?", const="-",
         help="print the table as Markdown; with FILE, put it between the marks there",
     )  # fmt: skip
+    parser.add_argument(
+        "--ratios", action="store_true",
+        help="with --markdown: ratios only, and between other marks",
+    )  # fmt: skip
     return parser.parse_args()
 
 
@@ -62,9 +66,10 @@ def main() -> None:
         sys.exit(f"--isa: this machine has {', '.join(machine.describe()['isas'])}")
     if arguments.mmasim and not peer.available():
         sys.exit('--mmasim: mmasim is not installed: pip install ".[bench]"')
+    marks = report.RATIOS if arguments.ratios else report.MARKS
     try:  # what would fail after the work, before it
         if arguments.markdown not in (None, "-"):
-            report.around(Path(arguments.markdown))
+            report.around(Path(arguments.markdown), marks)
         pattern = re.compile(arguments.rows, re.IGNORECASE)
     except (OSError, ValueError, re.error) as error:
         sys.exit(str(error))
@@ -91,11 +96,12 @@ def main() -> None:
             results.append(report.Result(row, measured, peer_rate=beside))
 
     if arguments.markdown:
-        text = report.markdown(about, settings, results)
+        columns = report.HEAD.index("GMAC/s") if arguments.ratios else len(report.HEAD)
+        text = report.markdown(about, settings, results, columns)
         if arguments.markdown == "-":
             print(text)
         else:
-            report.into(Path(arguments.markdown), text)
+            report.into(Path(arguments.markdown), text, marks)
     else:
         console = Console()
         report.show(

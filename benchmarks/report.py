@@ -17,8 +17,9 @@ from benchmarks.rows import Row
 
 HEAD = ("row", "median", "spread", "target", "met", "GMAC/s", "mmasim", "times")
 
-#: What stands around the table in a Markdown file.
+#: What stands around the table in a Markdown file, and around a table of ``--ratios``.
 MARKS = ("<!-- python -m benchmarks --markdown: from here -->", "<!-- to here -->")
+RATIOS = ("<!-- python -m benchmarks --ratios --markdown: from here -->", "<!-- to here -->")
 
 
 @dataclass(frozen=True)
@@ -130,28 +131,31 @@ def show(
     console.print(table)
 
 
-def markdown(about: dict[str, Any], settings: dict[str, Any], results: Sequence[Result]) -> str:
-    """The table for a document."""
+def markdown(
+    about: dict[str, Any], settings: dict[str, Any], results: Sequence[Result], columns: int
+) -> str:
+    """The table for a document, of the first so many columns."""
+    rules = ("---", "---", "--:", "---", "---", "--:", "--:", "--:")
     lines = [*(f"{line}  " for line in _heading(about, settings)), ""]
-    lines += [f"| {' | '.join(HEAD)} |", "|---|---|--:|---|---|--:|--:|--:|"]
-    lines += [f"| {' | '.join(r.cells())} |" for r in results]
+    lines += [f"| {' | '.join(HEAD[:columns])} |", f"|{'|'.join(rules[:columns])}|"]
+    lines += [f"| {' | '.join(r.cells()[:columns])} |" for r in results]
     return "\n".join(lines)
 
 
-def around(path: Path) -> tuple[str, str]:
-    """What stands before and after the table in a document, marks included.
+def around(path: Path, marks: tuple[str, str]) -> tuple[str, str]:
+    """What stands before and after a table in a document, its marks included.
 
     Raises:
         OSError, ValueError: no such document, or it lacks the marks.
     """
-    before, first, rest = path.read_text(encoding="utf-8").partition(MARKS[0])
-    _, second, after = rest.partition(MARKS[1])
+    before, first, rest = path.read_text(encoding="utf-8").partition(marks[0])
+    _, second, after = rest.partition(marks[1])
     if not first or not second:
-        raise ValueError(f"{path} lacks the lines {MARKS[0]!r} and {MARKS[1]!r}")
+        raise ValueError(f"{path} lacks the lines {marks[0]!r} and {marks[1]!r}")
     return before + first, second + after
 
 
-def into(path: Path, text: str) -> None:
-    """Put the table between a document's marks."""
-    before, after = around(path)
+def into(path: Path, text: str, marks: tuple[str, str]) -> None:
+    """Put a table between a document's marks."""
+    before, after = around(path, marks)
     path.write_text(f"{before}\n{text}\n{after}", encoding="utf-8")

@@ -222,7 +222,7 @@ template <class Kernel> class Walk {
       panel.take(b_.top[size_t(j)], b_.low[size_t(j)]);
     }
     const i32 highest_b = panel.most;
-    const bool by_floor = this->by_floor() && cols > few * W && rows >= LowBits::worth_while;
+    const bool by_floor = this->by_floor() && (few == NV || cols > few * W) && rows >= LowBits::worth_while;
     if (by_floor) low_bits_.take_panel(b_.value);
     bool ready = false;
     vf together[LowBits::rows][NV];
