@@ -32,8 +32,8 @@ template <Rho rho> class Truncated {
   // One strip, if it fits float32 and int32 arithmetic; else c stays as it is and the answer is false.
   // Exponents count from `top` here: with values so scaled, products lie below 4 and c, scaled alike,
   // keeps its bits (`fits`), so nothing overflows or is subnormal.
-  template <int nv> bool narrow(const Strip& x, vf c[nv]) const {
-    return holds_narrow_ && fits<nv>(x, c) && by_length<nv>(x, c);
+  template <int nv, class From> bool narrow(const Strip& x, const From& from, vf c[nv]) const {
+    return holds_narrow_ && fits<nv>(x, c) && by_length<nv>(x, from, c);
   }
   void wide(const Strip& x, vf c[NV]) const {
     chain<NV>(x, c, [&](i64 g, vf* t) { wide_group(x, g, g == 0 && x.c_is_new ? c_lowest_ : d_lowest_, t); });
@@ -77,23 +77,24 @@ template <Rho rho> class Truncated {
     return !any(bad);
   }
 
-  template <int nv> bool by_length(const Strip& x, vf c[nv]) const {
+  template <int nv, class From> bool by_length(const Strip& x, const From& from, vf c[nv]) const {
     const bool whole = sub_ >= L_;
-    if (L_ == 4 && whole) return narrow_chain<nv, 4, 4>(x, c);
-    if (L_ == 8 && whole) return narrow_chain<nv, 8, 8>(x, c);
-    if (L_ == 16 && whole) return narrow_chain<nv, 16, 16>(x, c);
-    if (L_ == 32 && whole) return narrow_chain<nv, 32, 32>(x, c);
-    if (L_ == 16 && sub_ >= 8) return narrow_chain<nv, 16, 8>(x, c);
-    if (L_ == 32 && sub_ >= 16) return narrow_chain<nv, 32, 16>(x, c);
-    return narrow_chain<nv, 0, 0>(x, c);
+    if (L_ == 4 && whole) return narrow_chain<nv, 4, 4>(x, from, c);
+    if (L_ == 8 && whole) return narrow_chain<nv, 8, 8>(x, from, c);
+    if (L_ == 16 && whole) return narrow_chain<nv, 16, 16>(x, from, c);
+    if (L_ == 32 && whole) return narrow_chain<nv, 32, 32>(x, from, c);
+    if (L_ == 16 && sub_ >= 8) return narrow_chain<nv, 16, 8>(x, from, c);
+    if (L_ == 32 && sub_ >= 16) return narrow_chain<nv, 32, 16>(x, from, c);
+    return narrow_chain<nv, 0, 0>(x, from, c);
   }
-  template <int nv, int L0, int sub> bool narrow_chain(const Strip& x, vf c[nv]) const {
+  template <int nv, int L0, int sub, class From>
+  bool narrow_chain(const Strip& x, const From& from, vf c[nv]) const {
     vi overflow{};
     vf result[nv];
     for (int v = 0; v < nv; ++v) result[v] = c[v];
     Frame<nv> f = frame<nv>(x, 0);
     auto group = [&](i64 g, vf* t) __attribute__((always_inline)) {
-      narrow_group<nv, L0, sub>(x, g, f, t, overflow);
+      narrow_group<nv, L0, sub>(from, g, f, t, overflow);
     };
     if (x.col_scale) {
       chain<nv>(x, result, [&](i64 g, vf* t) __attribute__((always_inline)) {
@@ -159,10 +160,10 @@ template <Rho rho> class Truncated {
   // e_max of a group, in place of a float's exponent field: the float 2^e_max. All products zero give
   // the lowest one. Constants come from memory (k_): compilers would rather compute them in the loop,
   // where every operation counts.
-  template <int nv>
-  BITMMA_INLINE void exponents(const Strip& x, i64 g, i64 L, const Frame<nv>& f, const vf t[nv], vi e[nv], vi& overflow) const {
+  template <int nv, class From>
+  BITMMA_INLINE void exponents(const From& from, i64 p, i64 L, const Frame<nv>& f, const vf t[nv], vi e[nv], vi& overflow) const {
     alignas(64) u8 field[columns];
-    store(field, maxu(subtract_saturating(k_.origin, nearest(x.a4 + g * L, x.b1 + g * L * columns, L)), k_.lowest));
+    store(field, maxu(subtract_saturating(k_.origin, from.nearest(p, L)), k_.lowest));
     for (int v = 0; v < nv; ++v) {
       e[v] = max(widen(field + v * W) << 23, bits<vi>(t[v]) & k_.infinity);
       if constexpr (rho == Rho::nearest_half) {
@@ -174,21 +175,20 @@ template <Rho rho> class Truncated {
 
   // One fused group in units of 2^(e_max - F), in int32: c and `sub` products cannot overflow, further
   // additions are watched.
-  template <int nv, int L0, int sub0>
-  BITMMA_INLINE void narrow_group(const Strip& x, i64 g, const Frame<nv>& f, vf t[nv], vi& overflow) const {
-    const i64 L = L0 ? L0 : L_, sub = sub0 ? sub0 : sub_;
-    const float *a = x.a + g * L, *b = x.b + g * L * columns;
+  template <int nv, int L0, int sub0, class From>
+  BITMMA_INLINE void narrow_group(const From& from, i64 g, const Frame<nv>& f, vf t[nv], vi& overflow) const {
+    const i64 L = L0 ? L0 : L_, sub = sub0 ? sub0 : sub_, first = g * L;
     vi e[nv], sum[nv];
     vf scale[nv];
-    exponents<nv>(x, g, L, f, t, e, overflow);
+    exponents<nv>(from, first, L, f, t, e, overflow);
     for (int v = 0; v < nv; ++v) {
       scale[v] = bits<vf>(k_.scale - (vu)e[v]);  // above 2^31 for a large F
       sum[v] = truncate(t[v] * scale[v]);
     }
-    cut_sum<nv>(a, b, std::min(sub, L), scale, sum);
+    cut_sum<nv>(from, first, std::min(sub, L), scale, sum);
     for (i64 p = sub; p < L; p += sub) {
       vi part[nv] = {};
-      cut_sum<nv>(a + p, b + p * columns, std::min(sub, L - p), scale, part);
+      cut_sum<nv>(from, first + p, std::min(sub, L - p), scale, part);
       for (int v = 0; v < nv; ++v) {
         vi s = (vi)((vu)sum[v] + (vu)part[v]);
         overflow |= (sum[v] ^ s) & (part[v] ^ s);
@@ -263,7 +263,7 @@ inline bool truncated_holds(const Spec& s) {
   bool single = s.d.width == 32 && (s.mode == Mode::rz || (whole && !ties_away_or_outward));
   bool half = s.d.width == 16 && s.mode == Mode::rne && whole;
   if (!(single || half) || !fits_float64(s)) return false;
-  if (s.family != Family::lowered) return !s.block || s.scale.specials == Specials::ue8m0;
+  if (s.family != Family::lowered) return !s.block || (s.scale.specials == Specials::ue8m0 && s.scale.exponent_bits == 8);
   for (int part = 0; part < s.parts; ++part) {  // each part a whole number of groups
     int n = 0;
     for (int i = 0; i < s.group; ++i) n += s.part_of[i % s.period] == part;
