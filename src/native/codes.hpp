@@ -25,9 +25,9 @@ struct UpperFields {
   BITMMA_INLINE static vf value(const u8* p) { return bits<vf>(widen_codes<u16>(p) << 16); }
 };
 
-// Beside these `bytes`, what comes next.
+// Beside these `bytes`, what comes next: to the end of a line of memory that begins among it.
 BITMMA_INLINE void fetch_next(const u8* p, i64 bytes) {
-  for (i64 line = 0; line < bytes; line += 64) __builtin_prefetch(p + bytes + line);
+  for (i64 line = 0; line <= bytes; line += 64) __builtin_prefetch(p + bytes + line);
 }
 
 class Codes {
@@ -166,17 +166,17 @@ class Codes {
   // N words of a few codes each, of 2W columns from j on. Even columns and odd ones apart, so that their
   // codes join in one vector in order.
   template <class T, int N> BITMMA_INLINE void turn_words(const Mat& m, i64 j0, i64 j, i64 count, i64 k0, i64 k) {
-    auto words = [&](i64 first, int i) __attribute__((always_inline)) {  // of every other column
+    const u8* base = m.at(j0 + j, k0 + k);
+    auto words = [&](int parity, int i) __attribute__((always_inline)) {
       return load_runs<N>([&](int run) __attribute__((always_inline)) {
-        const i64 line = first + 2 * (run * N + i);
-        if (line >= count) return zeros();
-        const u8* from = m.at(j0 + line, k0 + k);
+        const i64 line = 2 * (run * N + i) + parity;
+        const u8* from = j + line < count ? base + line * m.row : zeros();
         __builtin_prefetch(from + 128);
         return from;
       });
     };
     vu even[N], odd[N];
-    for (int i = 0; i < N; ++i) even[i] = words(j, i), odd[i] = words(j + 1, i);
+    unroll<N>([&](auto i) __attribute__((always_inline)) { even[i] = words(0, i), odd[i] = words(1, i); });
     transpose<N>(even), transpose<N>(odd);
     constexpr u32 mask = u32(T(~T(0)));
     constexpr i64 per_word = 4 / sizeof(T);

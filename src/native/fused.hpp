@@ -166,10 +166,11 @@ template <bool back> void turn_block(const Mat& m, i64 rows, i64 cols, float* ti
     for (i64 r = 0; r < whole_rows; r += N) {
       vu x[N];
       float* to = tile + r * columns + j;
-      auto line = [&](int i) { return [&, i](int run) { return m.at(r, j + run * N + i); }; };
-      for (int i = 0; i < N; ++i) x[i] = back ? load<vu>(to + i * columns) : load_runs<N>(line(i));
+      u8* base = m.at(r, j);
+      auto line = [&](int i) { return [&, i](int run) { return base + (run * N + i) * m.col; }; };
+      unroll<N>([&](auto i) __attribute__((always_inline)) { x[i] = back ? load<vu>(to + i * columns) : load_runs<N>(line(i)); });
       transpose<N>(x);
-      for (int i = 0; i < N; ++i) back ? store_runs<N>(line(i), x[i]) : store(to + i * columns, x[i]);
+      unroll<N>([&](auto i) __attribute__((always_inline)) { back ? store_runs<N>(line(i), x[i]) : store(to + i * columns, x[i]); });
     }
   for (i64 j = 0; j < cols; ++j)
     for (i64 r = j < whole_cols ? whole_rows : 0; r < rows; ++r)
