@@ -365,9 +365,17 @@ def draw_promotion(rng: Rng, u: Unit, M: int, N: int, K: int) -> dict[str, Any]:
 
 def draw_problem(rng: Rng) -> Problem:
     u = draw_unit(rng)
-    M = 1 if chance(rng, 0.1) else int(rng.integers(1, 40))
-    N = 1 if chance(rng, 0.1) else int(rng.integers(1, 90))
+    M = int(rng.integers(1, 7)) if chance(rng, 0.3) else int(rng.integers(1, 40))
+    N = (
+        1
+        if chance(rng, 0.1)
+        else int(pick(rng, (64, 128)))
+        if chance(rng, 0.2)
+        else int(rng.integers(1, 90))
+    )
     K = u.k if chance(rng, 0.2) else int(rng.integers(0, 5 * u.k + 20))
+    if chance(rng, 0.02):  # chunks of a product with few rows
+        M, N, K = 1, min(N, 64), K + int(rng.integers(2200))
     A, B = draw_codes(rng, u.a, (M, K)), draw_codes(rng, u.b, (K, N))
     promotion = draw_promotion(rng, u, M, N, K)
     c_format = sum_format(u.model) if promotion else u.c

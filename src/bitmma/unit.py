@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -78,14 +78,18 @@ class Call:
     vector: bool = False
 
     @functools.cached_property
-    def _engine_arguments(self) -> Mapping[str, Any]:
-        return {
-            "a_format": self.a,
-            "b_format": self.b,
-            "c_format": self.c,
-            "scale_format": self.scale,
-            "block": self.block,
-        }
+    def _planned(self) -> Callable[..., Any]:
+        """What computes, where shapes are known; made once, for a call takes microseconds."""
+        assert self.shapes
+        k = self.shapes.a[-1]
+        plan = engine.plan(self.model, self.a, self.b, self.c, k, self.scale, self.block)
+        return plan.dpa if self.vector else plan.mma
+
+    def _of_any_size(self, *operands: Any, threads: int | None, **scales: Any) -> Any:
+        return engine.mma(
+            self.model, *operands, a_format=self.a, b_format=self.b, c_format=self.c,
+            scale_format=self.scale, block=self.block, threads=threads, **scales,
+        )  # fmt: skip
 
     @functools.cached_property
     def _names(self) -> tuple[str, str, str, int]:
@@ -107,9 +111,8 @@ class Call:
         """Codes out of the operands, shapes checked, the engine asked, its answer wrapped."""
         codes, kind = self.read(A, B, C, scale_a, scale_b)
         a, b, c, scales = codes
-        ask = engine.dpa if self.vector else engine.mma
-        d = ask(self.model, a, b, c, threads=threads, **self._engine_arguments, **scales)
-        return operands.wrap(d, self._d, kind)
+        compute = self._planned if self.shapes else self._of_any_size
+        return operands.wrap(compute(a, b, c, threads=threads, **scales), self._d, kind)
 
     def read(
         self,

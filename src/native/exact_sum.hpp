@@ -175,7 +175,7 @@ class ExactSumWalk {
  public:
   explicit ExactSumWalk(const Job& job)
       : job_(job), s_(*job.spec), layout_(s_, job.K), kernel_(s_), exact_(job),
-        rows_(job.a, s_.a, layout_), cols_(job.b.transposed(), s_.b, layout_) {
+        rows_(job.a, s_.a), cols_(job.b.transposed(), s_.b) {
     i64 unit = layout_.padded_step > 512 ? s_.group : layout_.padded_step;
     chunk_ = std::max<i64>(1, 128 / unit) * unit;
   }

@@ -8,13 +8,10 @@
 
 namespace bitmma::BITMMA_ISA {
 
-// One row against one panel over a chunk. Element p of the row meets element (p, j) of the panel.
+// One row against `columns` columns over a chunk. Element p of the row meets element (p, j). Where both
+// come from is another matter: a `Panel` as pack.hpp lays it out, or `FromCodes` (codes.hpp).
 struct Strip {
-  const float* a;          // row values
-  const u32* a4;           // row distances, four times each
-  const float* b;          // panel values, [p][columns]
-  const u8* b1;            // panel distances
-  const double* a_wide;    // the same for the float64 kernel
+  const double* a_wide;    // for the float64 kernel
   const short* ae_wide;
   const double* b_wide;
   const short* be_wide;
@@ -29,29 +26,36 @@ struct Strip {
 
 BITMMA_INLINE vi top_of(const Strip& x, int v) { return load<vi>(x.column_top + v * W) + x.row_top; }
 
-// The lowest distance of n products from the top: 255 where all are zero.
-BITMMA_INLINE vb nearest(const u32* a4, const u8* b1, i64 n) {
-  vb x = ~vb{};
-#pragma GCC unroll 8
-  for (i64 p = 0; p < n; ++p) {
-    vb a = bits<vb>(vu{} + a4[p]);
-    x = minu(x, add_saturating(a, load<vb>(b1 + p * columns)));
-  }
-  return x;
-}
+struct Panel {
+  const float* a;   // row values
+  const u32* a4;    // row distances, four times each
+  const float* b;   // panel values, [p][columns]
+  const u8* b1;     // panel distances
 
-// Sums of n products, each times `scale` and cut toward zero: (a*b)*scale is exact twice over, since
-// the significands have at most 24 bits together and scale is a power of two.
-template <int nv>
-BITMMA_INLINE void cut_sum(const float* a, const float* b, i64 n, const vf scale[nv], vi sum[nv]) {
+  BITMMA_INLINE vf value(i64 p, int v) const { return load<vf>(b + p * columns + v * W); }
+  // The lowest distance of the n products from p on from the top: 255 where all are zero.
+  BITMMA_INLINE vb nearest(i64 p, i64 n) const {
+    const u32* a = a4 + p;
+    const u8* from = b1 + p * columns;
+    vb x = ~vb{};
+#pragma GCC unroll 8
+    for (i64 i = 0; i < n; ++i) x = minu(x, add_saturating(bits<vb>(vu{} + a[i]), load<vb>(from + i * columns)));
+    return x;
+  }
+};
+
+// Sums of the n products from p0 on, each times `scale` and cut toward zero: (a*b)*scale is exact twice
+// over, since the significands have at most 24 bits together and scale is a power of two.
+template <int nv, class From>
+BITMMA_INLINE void cut_sum(const From& from, i64 p0, i64 n, const vf scale[nv], vi sum[nv]) {
   vi s[nv];  // a copy of its own stays in registers
   unroll<nv>([&](auto v) { s[v] = sum[v]; });
 #pragma GCC unroll 4
-  for (i64 p = 0; p < n; ++p) {
-    vf x = splat(a[p]);
+  for (i64 p = p0; p < p0 + n; ++p) {
+    vf x = splat(from.a[p]);
     unroll<nv>([&](auto v) __attribute__((always_inline)) {
       // Unsigned: lanes beyond the matrix hold anything, and may wrap.
-      s[v] = (vi)((vu)s[v] + (vu)truncate(x * load<vf>(b + p * columns + v * W) * scale[v]));
+      s[v] = (vi)((vu)s[v] + (vu)truncate(x * from.value(p, v) * scale[v]));
     });
   }
   unroll<nv>([&](auto v) { sum[v] = s[v]; });
@@ -154,6 +158,26 @@ inline void store_c(const Job& job, i64 i, i64 j0, i64 cols, const vf in[NV]) {
   }
 }
 
+// Floats of a block of C or D whose columns lie along memory, from there to a tile of `columns` a row, or
+// back. An instruction with few columns is computed as its transpose: its C and D are such blocks.
+template <bool back> void turn_block(const Mat& m, i64 rows, i64 cols, float* tile) {
+  constexpr int N = W < 8 ? W : 8;
+  const i64 whole_rows = rows / N * N, whole_cols = cols / W * W;
+  for (i64 j = 0; j < whole_cols; j += W)
+    for (i64 r = 0; r < whole_rows; r += N) {
+      vu x[N];
+      float* to = tile + r * columns + j;
+      u8* base = m.at(r, j);
+      auto line = [&](int i) { return [&, i](int run) { return base + (run * N + i) * m.col; }; };
+      unroll<N>([&](auto i) __attribute__((always_inline)) { x[i] = back ? load<vu>(to + i * columns) : load_runs<N>(line(i)); });
+      transpose<N>(x);
+      unroll<N>([&](auto i) __attribute__((always_inline)) { back ? store_runs<N>(line(i), x[i]) : store(to + i * columns, x[i]); });
+    }
+  for (i64 j = 0; j < cols; ++j)
+    for (i64 r = j < whole_cols ? whole_rows : 0; r < rows; ++r)
+      back ? std::memcpy(m.at(r, j), tile + r * columns + j, 4) : std::memcpy(tile + r * columns + j, m.at(r, j), 4);
+}
+
 // Sums over the stand-ins of Operand::special_elements: NaN or Inf where special values decide.
 inline void special_sum(const float* a, const float* b, i64 n, vf sum[NV]) {
   for (int v = 0; v < NV; ++v) sum[v] = vf{};
@@ -172,24 +196,26 @@ template <class Kernel> class Walk {
  public:
   explicit Walk(const Job& job)
       : job_(job), s_(*job.spec), layout_(s_, job.K), kernel_(s_), exact_(job),
-        rows_(job.a, s_.a, layout_), cols_(job.b.transposed(), s_.b, layout_), always_wide_(kernel_.always_wide()) {
+        rows_(job.a, s_.a), cols_(job.b.transposed(), s_.b), codes_(s_.b),
+        always_wide_(kernel_.always_wide()), straight_(job.M <= few_rows && codes_.serve() && s_.L % 4 == 0 && !always_wide_) {
     i64 unit = layout_.padded_step;
     if (unit > Operand::chunk_max - 64 || unit > 512) unit = s_.group;
     // With few rows B is read once: by few lines of memory at a time, so that prefetching follows.
     const bool along_k = job.b.row < job.b.col;
-    chunk_ = std::max<i64>(1, (job.M > 16 ? chunk_target : along_k ? 512 : 32) / unit) * unit;
+    chunk_ = std::max<i64>(1, (job.M > 16 ? chunk_target : along_k ? 1024 : 32) / unit) * unit;
   }
 
   void run() {
     rows_.read(job_.a), cols_.read(job_.b.transposed());
     for (i64 p0 = 0; p0 < layout_.total; p0 += chunk_) {
       i64 p1 = std::min(layout_.total, p0 + chunk_);
-      bool contiguous = layout_.positions(p0, p1, pos_);
-      rows_.set_chunk(p0, p1, pos_.data(), contiguous), cols_.set_chunk(p0, p1, pos_.data(), contiguous);
+      if (p0 != p0_ || p1 != p1_) p0_ = p0, p1_ = p1, contiguous_ = layout_.positions(p0, p1, pos_);
+      rows_.set_chunk(p0, p1, pos_.data(), contiguous_), cols_.set_chunk(p0, p1, pos_.data(), contiguous_);
       for (i64 i0 = 0; i0 < job_.M; i0 += row_block) {
         i64 rows = std::min(row_block, job_.M - i0);
         rows_.pack_rows(i0, rows, a_, !always_wide_);
-        if (by_floor()) low_bits_.take_rows(a_.value);
+        if (by_floor() && rows >= LowBits::worth_while) low_bits_.take_rows(a_.value);
+        if (straight_) pair_rows(rows);
         if (job_.scale_a.data) pack_scales(job_.scale_a, i0, rows, p0, p1, row_scale_, row_nan_);
         for (i64 j0 = 0; j0 < job_.N; j0 += columns) {
           block(i0, rows, j0, p0, p1);
@@ -201,6 +227,7 @@ template <class Kernel> class Walk {
 
  private:
   static constexpr i64 row_block = 256;
+  static constexpr i64 few_rows = 6;  // for which a panel of B is not worth its unpacking
 
   // Of lines: no number but 0 has an exponent below `low`; where distances start, least and most.
   struct Extremes {
@@ -213,7 +240,9 @@ template <class Kernel> class Walk {
   };
 
   void block(i64 i0, i64 rows, i64 j0, i64 p0, i64 p1) {
-    i64 cols = std::min<i64>(columns, job_.N - j0);
+    const i64 cols = std::min<i64>(columns, job_.N - j0);
+    const i64 done = straight_ ? straight(i0, rows, j0, cols, p0, p1) : 0;
+    if (done == rows) return;
     cols_.pack_panel(j0, cols, b_, !always_wide_);
     bool panel_wide = always_wide_;
     Extremes panel;
@@ -226,47 +255,32 @@ template <class Kernel> class Walk {
     if (by_floor) low_bits_.take_panel(b_.value);
     bool ready = false;
     vf together[LowBits::rows][NV];
-    Strip x{};
-    x.groups = (p1 - p0) / s_.L;
-    x.b = b_.value.data(), x.b1 = b_.distance.data();
-    x.c_is_new = p0 == 0;
-    x.column_top = b_.top.data();
-    bool any_nan = false;
-    if (job_.scale_b.data) {
-      pack_scales(job_.scale_b.transposed(), j0, cols, p0, p1, scratch_, col_nan_);
-      col_scale_.assign(size_t(x.groups * columns), 0);
-      for (i64 g = 0; g < x.groups; ++g)
-        for (i64 j = 0; j < cols; ++j) col_scale_[size_t(g * columns + j)] = scratch_[size_t(j * x.groups + g)];
-      x.col_scale = col_scale_.data();
-      for (i64 j = 0; j < cols; ++j) any_nan |= col_nan_[size_t(j)] != 0;
-      panel.shift(scratch_.data(), i64(scratch_.size()));
-    }
+    Strip x = strip(p0, p1, b_.top.data());
+    const bool any_nan = job_.scale_b.data && scale_columns(x, j0, cols, p0, p1, panel);
+    Panel from{nullptr, nullptr, b_.value.data(), b_.distance.data()};
+    const bool turned = s_.d.width == 32 && job_.d.row == 4 && job_.d.col != 4;
+    const Job& at = turned ? stage(i0 + done, rows - done, j0, cols, p0 == 0) : job_;
     vf next[NV];
-    load_c(job_, i0, j0, cols, p0 == 0, next);
-    for (i64 r = 0; r < rows && !stopped(job_); ++r) {
+    load_c(at, i0 + done, j0, cols, p0 == 0, next);
+    for (i64 r = done; r < rows && !stopped(job_); ++r) {
       i64 i = i0 + r;
       vf c[NV], before[NV];
       for (int v = 0; v < NV; ++v) c[v] = before[v] = next[v];
       // Before this row is stored: where rows of D are pages apart, the load would wait for the store.
-      if (r + 1 < rows) load_c(job_, i + 1, j0, cols, p0 == 0, next);
-      if (r + ahead < rows) fetch_c(job_, i + ahead, j0, p0 == 0);
+      if (r + 1 < rows) load_c(at, i + 1, j0, cols, p0 == 0, next);
+      if (r + ahead < rows) fetch_c(at, i + ahead, j0, p0 == 0);
       bool wide = panel_wide || a_.wide[size_t(r)];
-      if (Kernel::products_may_overflow && !(narrow_range(s_.a) && narrow_range(s_.b)) &&
-          (wide || a_.top[size_t(r)] + highest_b >= 126) && overflows(r)) {
-        redo_all(i, j0, cols, p0, p1);
+      if (Kernel::products_may_overflow && (wide || products_are_large(r, highest_b)) && overflows(r)) {
+        redo_all(at, i, j0, cols, p0, p1);
         continue;
       }
-      Extremes row;
-      row.take(a_.top[size_t(r)], a_.low[size_t(r)]);
-      if (job_.scale_a.data) x.row_scale = &row_scale_[size_t(r * x.groups)], row.shift(x.row_scale, x.groups);
-      x.row_top = a_.top[size_t(r)];
-      x.low = panel.low + row.low, x.least = panel.least + row.least, x.most = panel.most + row.most;
-      x.a = &a_.value[size_t(r * rows_.stride())], x.a4 = &a_.distance4[size_t(r * rows_.stride())];
+      meet(x, r, panel);
+      from.a = &a_.value[size_t(r * rows_.stride())], from.a4 = &a_.distance4[size_t(r * rows_.stride())];
       const i64 place = r % LowBits::rows;
-      if (by_floor && place == 0) ready = r + LowBits::rows <= rows && rows_together(x, i, r, j0, cols, together);
+      if (by_floor && place == 0) ready = r + LowBits::rows <= rows && rows_together(x, from, at, i, r, j0, cols, together);
       auto narrow = [&] {
         if (ready) std::memcpy(c, together[place], sizeof c);
-        return ready || (!wide && (cols <= few * W ? kernel_.template narrow<few>(x, c) : kernel_.template narrow<NV>(x, c)));
+        return ready || (!wide && (cols <= few * W ? kernel_.template narrow<few>(x, from, c) : kernel_.template narrow<NV>(x, from, c)));
       };
       bool row_nan = job_.scale_a.data && row_nan_[size_t(r)];
       bool special = a_.special[size_t(r)] || b_.special[0] || row_nan || any_nan;
@@ -280,7 +294,7 @@ template <class Kernel> class Walk {
         }
         const bool some = any(infinite);
         if (!any(number)) {
-          if (p0 == 0) store_c(job_, i, j0, cols, before);
+          if (p0 == 0) store_c(at, i, j0, cols, before);
           continue;
         }
         special |= some;
@@ -292,25 +306,124 @@ template <class Kernel> class Walk {
         }
       }
       if (special) apply_specials(i, r, j0, cols, p0, p1, row_nan, before, c);
-      store_c(job_, i, j0, cols, c);
+      store_c(at, i, j0, cols, c);
     }
+    if (turned) turn_block<true>({job_.d.at(i0 + done, j0), job_.d.row, job_.d.col}, rows - done, cols, tile_.data());
   }
+  // The job with this block's C and D in a tile, where rows are as kernels want them.
+  const Job& stage(i64 i0, i64 rows, i64 j0, i64 cols, bool start) {
+    tile_.resize(size_t(rows * columns));
+    staged_ = job_;
+    const i64 row = 4 * columns, before = i0 * row + j0 * 4;
+    staged_.d = {reinterpret_cast<u8*>(reinterpret_cast<std::uintptr_t>(tile_.data()) - std::uintptr_t(before)), row, 4};
+    const Mat& from = start ? job_.c : job_.d;
+    if (start && !(from.data && s_.c.width == 32 && from.row == 4)) return staged_;
+    turn_block<false>({from.at(i0, j0), from.row, from.col}, rows, cols, tile_.data());
+    staged_.c = staged_.d;
+    return staged_;
+  }
+
+  Strip strip(i64 p0, i64 p1, const i32* column_top) const {
+    Strip x{};
+    x.groups = (p1 - p0) / s_.L, x.c_is_new = p0 == 0, x.column_top = column_top;
+    return x;
+  }
+  // What row r adds to that.
+  void meet(Strip& x, i64 r, const Extremes& panel) const {
+    Extremes row;
+    row.take(a_.top[size_t(r)], a_.low[size_t(r)]);
+    if (job_.scale_a.data) x.row_scale = &row_scale_[size_t(r * x.groups)], row.shift(x.row_scale, x.groups);
+    x.row_top = a_.top[size_t(r)];
+    x.low = panel.low + row.low, x.least = panel.least + row.least, x.most = panel.most + row.most;
+  }
+  bool products_are_large(i64 r, i32 highest_b) const {
+    return !(narrow_range(s_.a) && narrow_range(s_.b)) && a_.top[size_t(r)] + highest_b >= 126;
+  }
+  // The scales of columns; whether one is NaN.
+  bool scale_columns(Strip& x, i64 j0, i64 cols, i64 p0, i64 p1, Extremes& panel) {
+    pack_scales(job_.scale_b.transposed(), j0, cols, p0, p1, scratch_, col_nan_);
+    col_scale_.assign(size_t(x.groups * columns), 0);
+    for (i64 g = 0; g < x.groups; ++g)
+      for (i64 j = 0; j < cols; ++j) col_scale_[size_t(g * columns + j)] = scratch_[size_t(j * x.groups + g)];
+    x.col_scale = col_scale_.data();
+    panel.shift(scratch_.data(), i64(scratch_.size()));
+    return std::any_of(col_nan_.begin(), col_nan_.end(), [](u8 nan) { return nan != 0; });
+  }
+
+#if defined(BITMMA_HALF_CONVERSION)
+  // Rows straight from B's codes, from the first on as long as nothing asks for more than numbers near
+  // each other; how many were done.
+  i64 straight(i64 i0, i64 rows, i64 j0, i64 cols, i64 p0, i64 p1) {
+    if (!codes_.take(job_.b.transposed(), j0, cols, pos_.data(), p1 - p0)) return 0;
+    alignas(64) i32 tops[columns];
+    std::fill(tops, tops + columns, codes_.top());
+    Extremes panel;
+    panel.take(codes_.top(), codes_.low());
+    Strip x = strip(p0, p1, tops);
+    if (job_.scale_b.data && scale_columns(x, j0, cols, p0, p1, panel)) return 0;
+    scale_rows(rows, codes_.factor());
+    for (i64 r = 0; r < rows; ++r) {
+      const bool row_nan = job_.scale_a.data && row_nan_[size_t(r)];
+      if (a_.wide[size_t(r)] || a_.special[size_t(r)] || row_nan) return r;
+      if (Kernel::products_may_overflow && products_are_large(r, codes_.top())) return r;
+      meet(x, r, panel);
+      const size_t at = size_t(r * rows_.stride());
+      vf c[NV];
+      load_c(job_, i0 + r, j0, cols, p0 == 0, c);
+      auto holds = [&](auto fields) {
+        const FromCodes<decltype(fields)> from{&scaled_[at], &a_.distance4[at], &pairs_[at / 2], codes_.lines(),
+                                               codes_.top_field(), nearest_[size_t(r)]};
+        return kernel_.template narrow<NV>(x, from, c) && from.clean();
+      };
+      if (!(codes_.are_half() ? holds(HalfFields{}) : holds(UpperFields{}))) return r;
+      store_c(job_, i0 + r, j0, cols, c);
+    }
+    return rows;
+  }
+  // Values of the rows, with a factor that the columns have in common.
+  void scale_rows(i64 rows, float factor) {
+    if (factor == factor_) return;
+    factor_ = factor;
+    scaled_.resize(size_t(rows * rows_.stride()));
+    for (size_t p = 0; p < scaled_.size(); p += W) store(&scaled_[p], load<vf>(&a_.value[p]) * factor);
+  }
+  // Distances of the rows as FromCodes wants them: from each row's own largest exponent.
+  void pair_rows(i64 rows) {
+    const i64 n = rows_.stride();
+    const int below = codes_.are_half() ? HalfFields::below : UpperFields::below;
+    pairs_.resize(size_t(rows * n / 2)), nearest_.resize(size_t(rows));
+    for (i64 r = 0; r < rows; ++r) {
+      const u32* far = &a_.distance4[size_t(r * n)];
+      const u32 near = nearest_[size_t(r)] = *std::min_element(far, far + n) & 255;
+      auto byte = [&](u32 distance4) { return distance4 == ~0u ? 255 : std::min<u32>(255, ((distance4 & 255) - near) << below); };
+      for (i64 p = 0; p < n; p += 2)
+        pairs_[size_t(r * n + p) / 2] = (byte(far[p]) | byte(far[p + 1]) << 8) * 0x10001u;
+    }
+    factor_ = 0;  // the rows are new
+  }
+#else
+  i64 straight(i64, i64, i64, i64, i64, i64) { return 0; }
+  void pair_rows(i64) {}
+#endif
 
   bool by_floor() const {
     if constexpr (requires { kernel_.by_floor(); }) return kernel_.by_floor();
     return false;
   }
   // Row r and those that go with it; false if they are to be computed one by one.
-  bool rows_together(const Strip& first, i64 i, i64 r, i64 j0, i64 cols, vf c[LowBits::rows][NV]) const {
+  bool rows_together(const Strip& first, const Panel& panel, const Job& at, i64 i, i64 r, i64 j0, i64 cols,
+                     vf c[LowBits::rows][NV]) const {
     if constexpr (requires { kernel_.by_floor(); }) {
       Strip x[LowBits::rows];
+      Panel from[LowBits::rows];
       const u32* low[LowBits::rows];
       for (int k = 0; k < LowBits::rows; ++k) {
-        load_c(job_, i + k, j0, cols, first.c_is_new, c[k]);
-        x[k] = first, x[k].a += k * rows_.stride(), x[k].a4 += k * rows_.stride();
+        load_c(at, i + k, j0, cols, first.c_is_new, c[k]);
+        x[k] = first;
+        from[k] = panel, from[k].a += k * rows_.stride(), from[k].a4 += k * rows_.stride();
         low[k] = low_bits_.row((r + k) * rows_.stride());
       }
-      return kernel_.narrow_rows(x, low, low_bits_.panel(), c);
+      return kernel_.narrow_rows(x, from, low, low_bits_.panel(), c);
     }
     return false;
   }
@@ -323,9 +436,9 @@ template <class Kernel> class Walk {
       for (i64 g = 0; g < groups; ++g) {
         i64 block = layout_.scale_block(p0 + g * s_.L, s_.block);
         if (block >= blocks) continue;
-        exact::Number x = exact::decode(s_.scale, load_code(m.at(l0 + l, block), s_.scale.bytes()));
-        out[size_t(l * groups + g)] = x.e;
-        nan[size_t(l)] |= x.kind == exact::nan;
+        const u8 code = *m.at(l0 + l, block);  // of ue8m0
+        out[size_t(l * groups + g)] = (code == 255 ? 0 : code) - s_.scale.bias;
+        nan[size_t(l)] |= code == 255;
       }
   }
 
@@ -366,9 +479,9 @@ template <class Kernel> class Walk {
       }
     }
   }
-  void redo_all(i64 i, i64 j0, i64 cols, i64 p0, i64 p1) {
+  void redo_all(const Job& at, i64 i, i64 j0, i64 cols, i64 p0, i64 p1) {
     for (i64 j = 0; j < cols; ++j)
-      store_code(job_.d.at(i, j0 + j), s_.d.bytes(), exact_.redo(i, j0 + j, p0, p1, c_code(i, j0 + j, p0 == 0)));
+      store_code(at.d.at(i, j0 + j), s_.d.bytes(), exact_.redo(i, j0 + j, p0, p1, c_code(i, j0 + j, p0 == 0)));
   }
 
   u64 c_code(i64 i, i64 j, bool start) const {
@@ -385,10 +498,15 @@ template <class Kernel> class Walk {
   ExactBlock exact_;
   Operand rows_, cols_;
   Packed a_, b_;
+  Codes codes_;
   LowBits low_bits_;
-  bool always_wide_;
-  i64 chunk_;
+  bool always_wide_, straight_, contiguous_ = false;
+  i64 chunk_, p0_ = -1, p1_ = -1;  // the last two: whose positions these are; a batch of one chunk keeps them
   std::vector<i64> pos_;
+  Job staged_;
+  float factor_ = 0;
+  Array<float> scaled_, tile_;
+  Array<u32> pairs_, nearest_;
   Array<i32> row_scale_, col_scale_, scratch_;
   Array<u8> row_nan_, col_nan_;
 };

@@ -16,7 +16,9 @@ class Grouped {
         usual_(quads_ == 4 && per_step_ == 4) {
     for (u32 code = 0; s_.block && code < 256; ++code) {
       exact::Number y = exact::decode(s_.scale, code);
-      scale_[code] = {y.e, float(y.significand) * significand_unit(), y.kind != exact::zero, y.kind == exact::nan};
+      const float factor = float(y.significand) * significand_unit();
+      const float weight = factor * bits<float>(u32(std::clamp(y.e, -moderate, moderate) + 127) << 23);
+      scale_[code] = {y.e, factor, weight, y.kind != exact::zero, y.kind == exact::nan};
     }
     i64 unit = layout_.padded_step > 4096 ? s_.L : layout_.padded_step;
     chunk_ = std::max<i64>(1, 512 / unit) * unit;
@@ -33,10 +35,10 @@ class Grouped {
         for (i64 g = 0; g < groups_; ++g) block_[size_t(g)] = layout_.scale_block(p0 + g * s_.G, s_.block);
       for (i64 i0 = 0; i0 < job_.M; i0 += row_block) {
         i64 rows = std::min(row_block, job_.M - i0);
-        pack(job_.a, job_.scale_a, i0, rows, 1, bias, a_);
+        pack<1>(job_.a, job_.scale_a, i0, rows, bias, a_);
         for (i64 j0 = 0; j0 < job_.N; j0 += columns) {
           i64 cols = std::min<i64>(columns, job_.N - j0);
-          pack(job_.b.transposed(), job_.scale_b.transposed(), j0, cols, columns, 0, b_);
+          pack<columns>(job_.b.transposed(), job_.scale_b.transposed(), j0, cols, 0, b_);
           correct();
           panel_low_ = *std::min_element(b_.low.begin(), b_.low.begin() + cols);
           panel_high_ = *std::max_element(b_.high.begin(), b_.high.begin() + cols);
@@ -52,7 +54,7 @@ class Grouped {
   // x86 multiplies unsigned by signed bytes: a goes in as 2a + 12, and 12 * sum(2b) comes off again.
   static constexpr int bias = 12;
 
-  struct Scale { i32 exponent; float factor; bool counts, nan; };
+  struct Scale { i32 exponent; float factor, weight; bool counts, nan; };  // weight: see Lines
 
   // Lines of one side: rows one after another (`side` 1) or `columns` of them side by side.
   struct Lines {
@@ -65,7 +67,7 @@ class Grouped {
     Array<i32> low, high;  // exponents of a line's scales that count; 0 if none does
   };
 
-  void pack(const Mat& m, const Mat& scales, i64 l0, i64 lines, i64 side, u32 plus, Lines& out) {
+  template <i64 side> void pack(const Mat& m, const Mat& scales, i64 l0, i64 lines, u32 plus, Lines& out) {
     const i64 total = side == 1 ? lines : side, quads = n_ / 4;
     auto at = [&](i64 line, i64 item, i64 items) { return size_t(side == 1 ? line * items + item : item * side + line); };
     out.quad.resize(size_t(total * quads)), some_.resize(size_t(total * quads));
@@ -77,7 +79,13 @@ class Grouped {
         const u8* line = m.data + (l0 + outer) * m.row;
         for (i64 q = 0; q < quads; ++q) codes_[size_t(q)] = four(line, m.col, &pos_[size_t(4 * q)]);
       } else {
-        for (i64 l = 0; l < lines; ++l) codes_[size_t(l)] = four(m.data + (l0 + l) * m.row, m.col, &pos_[size_t(4 * outer)]);
+        const i64* k = &pos_[size_t(4 * outer)];
+        if (m.row == 1 && *std::min_element(k, k + 4) >= 0) {
+          const u8 *x0 = m.at(l0, k[0]), *x1 = m.at(l0, k[1]), *x2 = m.at(l0, k[2]), *x3 = m.at(l0, k[3]);
+          for (i64 l = 0; l < lines; ++l) codes_[size_t(l)] = u32(x0[l]) | u32(x1[l]) << 8 | u32(x2[l]) << 16 | u32(x3[l]) << 24;
+        } else {
+          for (i64 l = 0; l < lines; ++l) codes_[size_t(l)] = four(m.data + (l0 + l) * m.row, m.col, k);
+        }
       }
       for (i64 i = 0; i < across; i += W) {
         vu x{}, w{}, some{};
@@ -98,29 +106,34 @@ class Grouped {
     out.weight.assign(size_t(total * groups_), 1.0f), out.nan.assign(size_t(total), 0);
     out.low.assign(size_t(total), 1 << 20), out.high.assign(size_t(total), -(1 << 20));
     const i64 blocks = s_.block ? (job_.K + s_.block - 1) / s_.block : 0;
-    for (i64 g = 0; g < groups_; ++g)
-      for (i64 l = 0; l < lines; ++l) {
-        bool counts = true;
-        if (scales.data && block_[size_t(g)] < blocks) {
-          const Scale& y = scale_[*scales.at(l0 + l, block_[size_t(g)])];
-          const size_t to = at(l, g, groups_);
-          out.nan[size_t(l)] |= y.nan, counts = y.counts;
-          out.exponent[to] = y.exponent, out.factor[to] = y.factor;
-          out.weight[to] = y.factor * bits<float>(u32(std::clamp(y.exponent, -moderate, moderate) + 127) << 23);
-          if (y.counts && !y.nan) {
-            out.low[size_t(l)] = std::min(out.low[size_t(l)], y.exponent);
-            out.high[size_t(l)] = std::max(out.high[size_t(l)], y.exponent);
-          }
+    counts_.resize(size_t(lines));
+    for (i64 g = 0; g < groups_; ++g) {
+      const bool scaled = scales.data && block_[size_t(g)] < blocks;
+      std::fill(counts_.begin(), counts_.end(), ~0u);
+      for (i64 l = 0; scaled && l < lines; ++l) {
+        const Scale& y = scale_[*scales.at(l0 + l, block_[size_t(g)])];
+        const size_t to = at(l, g, groups_);
+        out.nan[size_t(l)] |= y.nan, counts_[size_t(l)] = y.counts ? ~0u : 0;
+        out.exponent[to] = y.exponent, out.factor[to] = y.factor, out.weight[to] = y.weight;
+        if (y.counts && !y.nan) {
+          out.low[size_t(l)] = std::min(out.low[size_t(l)], y.exponent);
+          out.high[size_t(l)] = std::max(out.high[size_t(l)], y.exponent);
         }
-        for (i64 q = 0; counts && q < quads_; ++q)
-          out.nonzero[at(l, g * words_ + q / 8, groups_ * words_)] |= some_[at(l, g * quads_ + q, quads)] << q % 8 * 4;
       }
+      for (i64 q = 0; q < quads_; ++q) {
+        const u32* some = &some_[at(0, g * quads_ + q, quads)];
+        u32* to = &out.nonzero[at(0, g * words_ + q / 8, groups_ * words_)];
+        const i64 next = side == 1 ? quads : 1, to_next = side == 1 ? groups_ * words_ : 1;
+        for (i64 l = 0; l < lines; ++l) to[l * to_next] |= (some[l * next] & counts_[size_t(l)]) << q % 8 * 4;
+      }
+    }
     for (i64 l = 0; l < total; ++l)
       if (out.low[size_t(l)] > out.high[size_t(l)]) out.low[size_t(l)] = out.high[size_t(l)] = 0;
   }
   static constexpr i32 moderate = 40;
   BITMMA_INLINE static vu splat_bits(u32 x) { return vu{} + x; }
   BITMMA_INLINE static u32 four(const u8* line, i64 stride, const i64* k) {
+    if (stride == 1 && k[0] >= 0 && k[3] == k[0] + 3) return load<u32>(line + k[0]);
     u32 w = 0;
     for (int t = 0; t < 4; ++t) w |= k[t] < 0 ? 0 : u32(line[k[t] * stride]) << 8 * t;
     return w;
@@ -288,7 +301,7 @@ class Grouped {
   i64 chunk_, n_ = 0, groups_ = 0;
   std::vector<i64> pos_, block_;
   Lines a_, b_;
-  Array<u32> codes_, some_;
+  Array<u32> codes_, some_, counts_;
   Array<i32> correction_;
   Scale scale_[256];
 };

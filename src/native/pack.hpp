@@ -9,26 +9,20 @@
 // float multiplication, exact because both significands together have at most 24 bits. `top` is the
 // format's largest exponent where the format spans at most 50 binades; for bf16 and tf32 it is the
 // line's own. A line that spans more is `wide`, and goes to the float64 kernel with everything that
-// meets it. Specials are packed as zeros and handled apart (specials.hpp).
+// meets it. Specials are packed as zeros and handled apart.
 #pragma once
 #include <algorithm>
 #include <vector>
 
+#include "codes.hpp"
 #include "exact.hpp"
-#include "simd.hpp"
 
 namespace bitmma::BITMMA_ISA {
 
-constexpr int widest = 50;       // binades a line may span; 2 * widest + F + 2 < 127
 constexpr i64 chunk_target = 128;
 
 inline bool narrow_range(const Format& f) { return f.max_exponent() - f.min_exponent() <= widest; }
 
-template <class T> BITMMA_INLINE u32 code_at(const u8* p) {
-  T x;
-  std::memcpy(&x, p, sizeof x);
-  return x;
-}
 // Codes of `n` elements of a line, at positions pos[] (k, or -1 for a filled-up +0), to u32, every
 // `spread` places of `out`.
 template <class T>
@@ -50,65 +44,6 @@ inline void gather(const u8* base, i64 stride, int bytes, const i64* pos, i64 n,
   else gather_as<u32>(base, stride, pos, n, contiguous, out, spread);
 }
 
-// Decoding codes of a format of at most 32 bits. `Self` has the format's numbers, as constants where
-// that is worth a specialisation (see with_decoder).
-template <class Self> struct Decoding {
-  BITMMA_INLINE const Self& f() const { return static_cast<const Self&>(*this); }
-  BITMMA_INLINE u32 magnitude_mask() const { return (1u << (f().exponent + f().mantissa)) - 1; }
-  BITMMA_INLINE u32 sign_mask() const { return f().has_sign ? 1u << (f().exponent + f().mantissa) : 0; }
-  BITMMA_INLINE vu magnitude(vu code) const { return (code >> f().dropped) & magnitude_mask(); }
-
-  // Lanes with Inf or NaN: all ones.
-  BITMMA_INLINE vi special(vu code) const {
-    vu m = magnitude(code);
-    switch (f().specials) {
-      case Specials::ieee: return (vi)(m >= ((1u << f().exponent) - 1) << f().mantissa);
-      case Specials::fn: return (vi)(m == magnitude_mask());
-      case Specials::fnuz: return (vi)(code >> f().dropped == sign_mask());
-      default: return vi{};
-    }
-  }
-  // Exponents of the unnormalised numbers; zeros and specials get what their fields say.
-  BITMMA_INLINE vi exponents(vu code) const {
-    return max((vi)(magnitude(code) >> f().mantissa), splat(1)) - f().bias;
-  }
-  BITMMA_INLINE vi is_zero(vu code) const { return (vi)(magnitude(code) == 0); }
-  // The finite number as a float; zeros keep their sign. Exact for every format of up to 24 bits'
-  // significand and f32's exponents.
-  BITMMA_INLINE vf value(vu code) const {
-    vu m = magnitude(code);
-    vu sign = ((code >> f().dropped) & sign_mask()) << (31 - f().exponent - f().mantissa);
-    vu normal = (m << (23 - f().mantissa)) + (u32(127 - f().bias) << 23);
-    if (f().bias == 127) return bits<vf>(normal | sign);  // subnormals are subnormal floats
-    vf small = to_float((vi)m) * bits<float>(u32(128 - f().bias - f().mantissa) << 23);
-    vu x = m < (1u << f().mantissa) ? bits<vu>(small) : normal;
-    return bits<vf>(x | sign);
-  }
-};
-struct Decoder : Decoding<Decoder> {
-  int mantissa, exponent, bias, dropped, has_sign, bytes;
-  Specials specials;
-  explicit Decoder(const Format& x)
-      : mantissa(x.mantissa_bits), exponent(x.exponent_bits), bias(x.bias), dropped(x.dropped_bits),
-        has_sign(x.has_sign), bytes(x.bytes()), specials(x.specials) {}
-};
-template <int E, int M, int B, Specials S, int Dropped = 0>
-struct FixedDecoder : Decoding<FixedDecoder<E, M, B, S, Dropped>> {
-  static constexpr int exponent = E, mantissa = M, bias = B, dropped = Dropped, has_sign = 1;
-  static constexpr Specials specials = S;
-};
-template <class Each> void with_decoder(const Decoder& d, Each each) {
-  auto is = [&](int e, int m, int b, Specials s, int dropped) {
-    return d.has_sign && d.exponent == e && d.mantissa == m && d.bias == b && d.specials == s && d.dropped == dropped;
-  };
-  if (is(5, 10, 15, Specials::ieee, 0)) each(FixedDecoder<5, 10, 15, Specials::ieee>{});
-  else if (is(8, 7, 127, Specials::ieee, 0)) each(FixedDecoder<8, 7, 127, Specials::ieee>{});
-  else if (is(8, 10, 127, Specials::ieee, 13)) each(FixedDecoder<8, 10, 127, Specials::ieee, 13>{});
-  else if (is(4, 3, 7, Specials::fn, 0)) each(FixedDecoder<4, 3, 7, Specials::fn>{});
-  else if (is(5, 2, 15, Specials::ieee, 0)) each(FixedDecoder<5, 2, 15, Specials::ieee>{});
-  else each(d);
-}
-
 // One operand's chunk: `lines` lines of `n` elements, in one of two orders.
 struct Packed {
   Array<float> value;
@@ -127,8 +62,8 @@ constexpr short no_exponent = -12000;  // of a zero, twice it fits int16
 class Operand {
  public:
   // `m` has lines as rows. Panels have `columns` lines side by side, rows one line after another.
-  Operand(const Mat& m, const Format& f, const Layout& layout)
-      : m_(m), f_(f), dec_(f), layout_(layout), narrow_(narrow_range(f)) {}
+  Operand(const Mat& m, const Format& f)
+      : m_(m), f_(f), dec_(f), codes_(f), narrow_(narrow_range(f)) {}
 
   void read(const Mat& m) { m_ = m; }
   void set_chunk(i64 p0, i64 p1, const i64* pos, bool contiguous) {
@@ -212,7 +147,7 @@ class Operand {
     out.wide_ready.assign(1, 0), out.special_ready.assign(1, 0);
     if (values) out.value.resize(size_t(n_ * columns)), out.distance.resize(size_t(n_ * columns));
     codes_ready_ = false;
-    if (values && m_.row == dec_.bytes && count_ == columns && fits_half(dec_) && pack_directly(out)) return;
+    if (values && pack_directly(j0, count, out)) return;
     gather_panel();
     with_decoder(dec_, [&](const auto& dec) {
       vi special{};
@@ -293,6 +228,20 @@ class Operand {
     });
   }
 
+  // A panel's numbers without the panel: `use` is given what reads them. False if memory does not let it.
+  template <class Each, class Use> bool float_lines(i64 j0, i64 count, Each each, Use use) {
+    if (codes_.native()) {
+      codes_.find(m_, j0, count, pos_, n_);
+    } else {
+      if (m_.row != dec_.bytes || count != columns) return false;
+      line_.resize(size_t(n_));
+      for (i64 p = 0; p < n_; ++p) line_[size_t(p)] = pos_[p] < 0 ? zeros() : m_.at(j0, pos_[p]);
+    }
+    const u8* const* lines = codes_.native() ? codes_.lines() : line_.data();
+    with_floats([&](auto floats) { use(FromLines<decltype(floats), Each>{lines, dec_.bytes, floats, each}); });
+    return true;
+  }
+
   static constexpr i64 chunk_max = 4096 + 64;
 
  private:
@@ -318,6 +267,17 @@ class Operand {
     BITMMA_INLINE vf operator()(vu c) const { return operand.ieee(c); }
     BITMMA_INLINE vf at(const u8* p) const {
       return (*this)(operand.dec_.bytes == 1 ? widen_codes<u8>(p) : operand.dec_.bytes == 2 ? widen_codes<u16>(p) : widen_codes<u32>(p));
+    }
+  };
+  template <class Floats, class Each> struct FromLines {
+    const u8* const* line;
+    i64 bytes;
+    Floats floats;
+    Each each;
+    BITMMA_INLINE vf at(i64 p, int v) const {
+      const u8* from = line[p] + v * W * bytes;
+      __builtin_prefetch(from + columns * bytes);
+      return each(floats.at(from));
     }
   };
   template <class Each> void with_floats(Each each) const {
@@ -383,59 +343,34 @@ class Operand {
     for (i64 p = n_; p < stride_; ++p) code[p] = 0;
   }
 #if defined(BITMMA_HALF_CONVERSION)
-  // A whole panel of codes no wider than f16's in any field, whose lines lie side by side: straight
-  // from memory in one pass, as halves. A code moved to an f16's fields is worth 2^(bias - 15) of
-  // itself, subnormal or not. What decides the speed of a product with few rows. False if there are
-  // special values, which are for the general way.
-  bool pack_directly(Packed& out) {
-    bool clean = true;
-    const i32 top = f_.max_exponent();
-    std::fill(out.top.begin(), out.top.end(), top);
-    with_decoder(dec_, [&](const auto& dec) {
-      auto pass = [&](auto code) {
-        using T = decltype(code);
-        constexpr int S = 2 * W;
-        const vf scale = splat(std::ldexp(1.0f, 15 - dec.bias - top));
-        const vw furthest = splat16(top + dec.bias), all = splat16(dec.magnitude_mask()), sign = splat16(dec.sign_mask());
-        const vw infinity = splat16(((1u << dec.exponent) - 1) << dec.mantissa);
-        vw special{};
-        for (i64 p = 0; p < n_; ++p) {
-          float* value = &out.value[size_t(p * columns)];
-          u8* distance = &out.distance[size_t(p * columns)];
-          if (pos_[p] < 0) {
-            std::memset(value, 0, sizeof(float) * columns), std::memset(distance, 255, columns);
-            continue;
-          }
-          const u8* from = m_.at(first_, pos_[p]);
-          for (i64 line = 0; line < i64(columns * sizeof(T)); line += 64)
-            __builtin_prefetch(from + columns * sizeof(T) + line);
-          for (int v = 0; v < columns / S; ++v) {
-            vw c = widen_to_16<T>(from + v * S * i64(sizeof(T)));
-            vw m = c & all;
-            if (dec.specials == Specials::ieee) special |= (vw)(m >= infinity);
-            else if (dec.specials == Specials::fn) special |= (vw)(m == all);
-            else if (dec.specials == Specials::fnuz) special |= (vw)(c == sign);
-            vw field = m >> dec.mantissa;
-            field = field == 0 ? splat16(1) : field;
-            vw dist = m == 0 ? splat16(255) : furthest - field;
-            vw half = m << (10 - dec.mantissa) | (c & sign) << (15 - dec.exponent - dec.mantissa);
-            store(value + v * S, from_half(half, 0) * scale), store(value + v * S + W, from_half(half, 1) * scale);
-            store_bytes(distance + v * S, dist);
-          }
-        }
-        clean = !any(special);
-      };
-      dec_.bytes == 1 ? pass(u8{}) : pass(u16{});
-    });
-    return clean;
+  // A panel from codes that are clean: one pass, where memory lets it.
+  template <class Fields> bool unpack(Packed& out) {
+    std::fill(out.top.begin(), out.top.end(), codes_.top()), std::fill(out.low.begin(), out.low.end(), codes_.low());
+    const vf scale = splat(codes_.factor());
+    const vw furthest = splat16(u32(codes_.top_field()));
+    vw most{};
+    for (i64 p = 0; p < n_; ++p) {
+      const u8* from = codes_.lines()[p];
+      float* value = &out.value[size_t(p * columns)];
+      for (int v = 0; v < used_; ++v) store(value + v * W, Fields::value(from + v * 2 * W) * scale);
+      vw distance[2];
+      for (int h = 0; h < 2; ++h) {
+        vw size = load<vw>(from + h * 4 * W) & 0x7FFF, field = size >> Fields::mantissa;
+        most = max(most, size), field = field == 0 ? splat16(1) : field;
+        distance[h] = size == 0 ? splat16(255) : furthest - field;
+      }
+      store(&out.distance[size_t(p * columns)], to_bytes(distance[0], distance[1]));
+      fetch_next(from, 2 * columns);
+    }
+    return !any((vw)(most >= splat16(Fields::special << 7)));
   }
-  static bool fits_half(const Decoder& d) {
-    return d.has_sign && d.mantissa <= 10 && !d.dropped &&
-           (d.exponent < 5 || (d.exponent == 5 && d.specials == Specials::ieee));
+  bool pack_directly(i64 j0, i64 count, Packed& out) {
+    if (!codes_.serve() || !codes_.take(m_, j0, count, pos_, n_)) return false;
+    used_ = int((count + W - 1) / W);
+    return codes_.are_half() ? unpack<HalfFields>(out) : unpack<UpperFields>(out);
   }
 #else
-  bool pack_directly(Packed&) { return false; }
-  static bool fits_half(const Decoder&) { return false; }
+  bool pack_directly(i64, i64, Packed&) { return false; }
 #endif
   // Columns that are each contiguous along k, by blocks of W x W.
   template <class T> void transpose_panel() {
@@ -484,11 +419,12 @@ class Operand {
   Mat m_;
   Format f_;
   Decoder dec_;
-  const Layout& layout_;
+  Codes codes_;
   bool narrow_, contiguous_ = false, codes_ready_ = false;
   i64 n_ = 0, stride_ = 0, first_ = 0, count_ = 0;
   int used_ = NV;  // vectors of a panel row that hold columns of the matrix
   const i64* pos_ = nullptr;
+  std::vector<const u8*> line_;
   Array<u32> code_;
 };
 

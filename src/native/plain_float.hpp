@@ -60,7 +60,7 @@ template <class T> class Numbers;
 
 template <> class Numbers<double> {
  public:
-  Numbers(const Mat& m, const Format& f, const Layout&) : m_(m), read_(f), direct_(f.width == 64) {}
+  Numbers(const Mat& m, const Format& f) : m_(m), read_(f), direct_(f.width == 64) {}
   void read(const Mat& m) { m_ = m; }
   void set_chunk(i64 p0, i64 p1, const i64* pos, bool) { n_ = p1 - p0, pos_ = pos; }
   i64 stride() const { return n_; }
@@ -80,8 +80,22 @@ template <> class Numbers<double> {
         for (i64 p = 0; p < n_; ++p) out[size_t(p * width + j)] = at(j0 + j, p);
     }
   }
+  template <class Each, class Use> bool lines(i64 j0, i64 count, Each, Use use) {
+    if (!direct_ || m_.row != 8 || count != Tile<double>::width) return false;
+    line_.resize(size_t(n_));
+    for (i64 p = 0; p < n_; ++p) line_[size_t(p)] = pos_[p] < 0 ? zeros() : m_.at(j0, pos_[p]);
+    use(FromLines{line_.data()});
+    return true;
+  }
 
  private:
+  struct FromLines {
+    const u8* const* line;
+    BITMMA_INLINE vd at(i64 p, int v) const {
+      __builtin_prefetch(line[p] + (NV + v) * i64(sizeof(vd)));
+      return load<vd>(line[p] + v * i64(sizeof(vd)));
+    }
+  };
   double at(i64 line, i64 p) const {
     if (pos_[p] < 0) return 0.0;
     const u8* x = m_.at(line, pos_[p]);
@@ -95,16 +109,18 @@ template <> class Numbers<double> {
   bool direct_;
   i64 n_ = 0;
   const i64* pos_ = nullptr;
+  std::vector<const u8*> line_;
 };
 
 template <> class Numbers<float> {
  public:
-  Numbers(const Mat& m, const Format& f, const Layout& layout) : operand_(m, f, layout) {}
+  Numbers(const Mat& m, const Format& f) : operand_(m, f) {}
   void read(const Mat& m) { operand_.read(m); }
   void set_chunk(i64 p0, i64 p1, const i64* pos, bool contiguous) { operand_.set_chunk(p0, p1, pos, contiguous); }
   i64 stride() const { return operand_.stride(); }
   template <class Each> void rows(i64 i0, i64 count, Array<float>& out, Each each) { operand_.float_rows(i0, count, out, each); }
   template <class Each> void panel(i64 j0, i64 count, Array<float>& out, Each each) { operand_.float_panel(j0, count, out, each); }
+  template <class Each, class Use> bool lines(i64 j0, i64 count, Each each, Use use) { return operand_.float_lines(j0, count, each, use); }
 
  private:
   Operand operand_;
@@ -114,12 +130,12 @@ template <> class Numbers<float> {
 template <class T, class V, class Ops> class FloatWalk {
  public:
   explicit FloatWalk(const Job& job)
-      : job_(job), s_(*job.spec), layout_(s_, job.K), ops_(s_), rows_(job.a, s_.a, layout_),
-        cols_(job.b.transposed(), s_.b, layout_) {
+      : job_(job), s_(*job.spec), layout_(s_, job.K), ops_(s_), rows_(job.a, s_.a),
+        cols_(job.b.transposed(), s_.b) {
     i64 unit = layout_.padded_step > 4096 ? s_.group : layout_.padded_step;
     // With few rows B is read once: by few lines of memory at a time, so that prefetching follows.
     const bool along_k = job.b.row < job.b.col;
-    chunk_ = std::max<i64>(1, (job.M > 16 || along_k ? 256 : 32) / unit) * unit;
+    chunk_ = std::max<i64>(1, (job.M > 16 ? 256 : along_k ? 1024 : 32) / unit) * unit;
   }
   void run() {
     rows_.read(job_.a), cols_.read(job_.b.transposed());
@@ -141,18 +157,30 @@ template <class T, class V, class Ops> class FloatWalk {
 
  private:
   static constexpr int width = Tile<T>::width, lanes = Tile<T>::lanes;
+  static constexpr i64 few_rows = 4;                       // for which a panel is not worth its filling
   static constexpr i64 row_block = 252;                    // a multiple of at_once
   static constexpr int at_once = sizeof(vf) == 64 ? 6 : 2;  // rows whose c stays in registers
 
   void block(i64 i0, i64 rows, i64 j0) {
-    i64 cols = std::min<i64>(width, job_.N - j0);
-    cols_.panel(j0, cols, b_, [&](vf x) { return ops_.operand_b(x); });
-    i64 r = 0;
-    for (; r + at_once <= rows; r += at_once) strip<at_once>(i0, r, j0, cols);
-    for (; r + 2 <= rows; r += 2) strip<2>(i0, r, j0, cols);
-    for (; r < rows; ++r) strip<1>(i0, r, j0, cols);
+    i64 cols = std::min<i64>(width, job_.N - j0), r = 0;
+    auto operand = [&](vf x) __attribute__((always_inline)) { return ops_.operand_b(x); };
+    auto by = [&]<int R>(const auto& from, std::integral_constant<int, R>) {
+      for (; r + R <= rows; r += R) strip<R>(from, i0, r, j0, cols);
+    };
+    using std::integral_constant;
+    if (rows <= few_rows && cols_.lines(j0, cols, operand, [&](const auto& from) {
+          by(from, integral_constant<int, 2>{}), by(from, integral_constant<int, 1>{});
+        })) return;
+    cols_.panel(j0, cols, b_, operand);
+    const FromPanel from{b_.data()};
+    by(from, integral_constant<int, at_once>{}), by(from, integral_constant<int, 2>{}), by(from, integral_constant<int, 1>{});
   }
-  template <int R> void strip(i64 i0, i64 r, i64 j0, i64 cols) {
+  // Where columns' numbers come from: as `Panel` and `FromCodes` are for the fused sums.
+  struct FromPanel {
+    const T* b;
+    BITMMA_INLINE V at(i64 p, int v) const { return load<V>(b + p * width + v * lanes); }
+  };
+  template <int R, class From> void strip(const From& from, i64 i0, i64 r, i64 j0, i64 cols) {
     V c[R][NV];
     alignas(64) T buffer[width];
     unroll<R>([&](auto i) {
@@ -165,7 +193,7 @@ template <class T, class V, class Ops> class FloatWalk {
     const i64 step = layout_.padded_step;
     i64 in_step = p0_ % step;
     for (i64 p = 0; p < n_; p += s_.group) {
-      ops_.template step<R>(a, b_.data() + p * width, p, in_step == 0, c);
+      ops_.template step<R>(a, from, p, in_step == 0, c);
       in_step += s_.group;
       if (in_step == step) in_step = 0;
     }
@@ -191,11 +219,12 @@ template <class T, class V> class FmaOps {
   explicit FmaOps(const Spec&) {}
   static vf operand_a(vf x) { return x; }
   static vf operand_b(vf x) { return x; }
-  template <int R> BITMMA_INLINE void step(const T* const a_[R], const T* b_, i64 p, bool, V c[R][NV]) const {
+  template <int R, class From>
+  BITMMA_INLINE void step(const T* const a_[R], const From& from, i64 p, bool, V c[R][NV]) const {
     V y[R];
     unroll<R>([&](auto i) __attribute__((always_inline)) { y[i] = splat(a_[i][p]); });
     unroll<NV>([&](auto v) __attribute__((always_inline)) {
-      V x = load<V>(b_ + v * Tile<T>::lanes);
+      V x = from.at(p, v);
       unroll<R>([&](auto i) __attribute__((always_inline)) { c[i][v] = fused_multiply_add(y[i], x, c[i][v]); });
     });
   }
@@ -229,10 +258,11 @@ template <int P> class FtzOps {
     return size < lowest ? vf{} : x;
   }
   float lowest_a_, lowest_b_;
-  template <int R> BITMMA_INLINE void step(const float* const a_[R], const float* b_, i64 p, bool first, vf c[R][NV]) const {
+  template <int R, class From>
+  BITMMA_INLINE void step(const float* const a_[R], const From& from, i64 p, bool first, vf c[R][NV]) const {
     unroll<NV>([&](auto v) __attribute__((always_inline)) {
       vf x[4];
-      for (int q = 0; q < P; ++q) x[q] = load<vf>(b_ + q * columns + v * W);
+      for (int q = 0; q < P; ++q) x[q] = from.at(p + q, v);
       unroll<R>([&](auto i) __attribute__((always_inline)) {
         vf s = x[0] * splat(a_[i][p]) + x[1] * splat(a_[i][p + 1]);
         if (P == 4) s = s + (x[2] * splat(a_[i][p + 2]) + x[3] * splat(a_[i][p + 3]));

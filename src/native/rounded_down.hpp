@@ -16,14 +16,14 @@ template <bool by_parity> class RoundedDown {
         sub_(std::min(s.L, s.F >= 29 ? 1 : 1 << std::min(29 - s.F, 12))), int32_(fits_int32(s)),
         joins_in_int32_(s.F == 24 && s.F2 == 31 && s.L < 32) {}
 
-  template <int nv> bool narrow(const Strip& x, vf c[nv]) const {
-    if (L_ > sub_ || F2_ < 24 || F2_ - F_ > 20) return narrow_in_steps<nv>(x, c), true;
+  template <int nv, class From> bool narrow(const Strip& x, const From& from, vf c[nv]) const {
+    if (L_ > sub_ || F2_ < 24 || F2_ - F_ > 20) return narrow_in_steps<nv>(x, from, c), true;
     i64 g = 0;
-    if (x.c_is_new && c_lowest_ != -126) narrow_group<nv>(x, g++, c_lowest_, c);
-    if (!by_parity && L_ == 8) groups_from<nv, 8>(g, x, c);
-    else if (by_parity && L_ == 16) groups_from<nv, 16>(g, x, c);
-    else if (!by_parity && L_ == 4) groups_from<nv, 4>(g, x, c);
-    else groups_from<nv, 0>(g, x, c);
+    if (x.c_is_new && c_lowest_ != -126) narrow_group<nv>(x, from, g++, c_lowest_, c);
+    if (!by_parity && L_ == 8) groups_from<nv, 8>(g, x, from, c);
+    else if (by_parity && L_ == 16) groups_from<nv, 16>(g, x, from, c);
+    else if (!by_parity && L_ == 4) groups_from<nv, 4>(g, x, from, c);
+    else groups_from<nv, 0>(g, x, from, c);
     return true;
   }
   void wide(const Strip& x, vf c[NV]) const {
@@ -54,46 +54,47 @@ template <bool by_parity> class RoundedDown {
     return !by_parity ? L_ : part == 0 ? (L_ + 1) / 2 : L_ / 2;
   }
 
-  template <int nv> void narrow_in_steps(const Strip& x, vf c[nv]) const {
-    for (i64 g = 0; g < x.groups; ++g) narrow_group<nv>(x, g, g == 0 && x.c_is_new ? c_lowest_ : -126, c);
+  template <int nv, class From> void narrow_in_steps(const Strip& x, const From& from, vf c[nv]) const {
+    for (i64 g = 0; g < x.groups; ++g) narrow_group<nv>(x, from, g, g == 0 && x.c_is_new ? c_lowest_ : -126, c);
   }
-  template <int nv>
-  __attribute__((noinline)) void narrow_group(const Strip& x, i64 g, i32 lowest, vf some[nv]) const {
+  template <int nv, class From>
+  __attribute__((noinline)) void narrow_group(const Strip& x, const From& from, i64 g, i32 lowest, vf some[nv]) const {
     vf c[NV] = {};
     for (int v = 0; v < nv; ++v) c[v] = some[v];
     Sums sums[parts];
     i64 done = 0;
     for (int part = 0; part < parts; ++part) {
       i64 n = part_length(part);
-      narrow_sums(x, g * L_ + done, n, sums[part]);
+      narrow_sums(x, from, g * L_ + done, n, sums[part]);
       done += n;
     }
     join_exactly(sums, lowest, c);
     for (int v = 0; v < nv; ++v) some[v] = c[v];
   }
 
-  template <int nv, int L0> void groups_from(i64 g, const Strip& x, vf c[nv]) const {
+  template <int nv, int L0, class From> void groups_from(i64 g, const Strip& x, const From& from, vf c[nv]) const {
     vf t[nv];  // a copy of its own stays in registers
     for (int v = 0; v < nv; ++v) t[v] = c[v];
-    for (; g < x.groups; ++g) group<nv, L0>(x, g, t);
+    for (; g < x.groups; ++g) group<nv, L0>(x, from, g, t);
     for (int v = 0; v < nv; ++v) c[v] = t[v];
   }
   // One group whose sums fit int32, as the catalogue's do.
-  template <int nv, int L0> BITMMA_INLINE void group(const Strip& x, i64 g, vf c[nv]) const {
+  template <int nv, int L0, class From>
+  BITMMA_INLINE void group(const Strip& x, const From& from, i64 g, vf c[nv]) const {
     const i64 L = L0 ? L0 : L_;
     vi sum[nv], e[nv];
     if constexpr (by_parity) {
       const i64 half_length = L0 ? L0 / 2 : part_length(0);
       vi odd[nv], e_odd[nv];
-      part_sum<nv>(x, g * L, half_length, sum, e);
-      part_sum<nv>(x, g * L + half_length, L - half_length, odd, e_odd);
+      part_sum<nv>(x, from, g * L, half_length, sum, e);
+      part_sum<nv>(x, from, g * L + half_length, L - half_length, odd, e_odd);
       for (int v = 0; v < nv; ++v) {  // units of 2^(e - F) of the larger e; shifting rounds down
         vi most = max(e[v], e_odd[v]);
         sum[v] = (vi)((vu)shift_right(sum[v], most - e[v]) + (vu)shift_right(odd[v], most - e_odd[v]));
         e[v] = most;
       }
     } else {
-      part_sum<nv>(x, g * L, L, sum, e);
+      part_sum<nv>(x, from, g * L, L, sum, e);
     }
     vi low{};
     for (int v = 0; v < nv; ++v) low |= (vi)(joint_exponent(c[v], e[v]) < F2_ + 1 - 126);
@@ -106,7 +107,7 @@ template <bool by_parity> class RoundedDown {
       if (!all_zero) {
         vf t[nv];
         for (int v = 0; v < nv; ++v) t[v] = c[v];
-        narrow_group<nv>(x, g, -126, t);
+        narrow_group<nv>(x, from, g, -126, t);
         for (int v = 0; v < nv; ++v) c[v] = t[v];
         return;
       }
@@ -118,9 +119,10 @@ template <bool by_parity> class RoundedDown {
     else
       unroll<nv>([&](auto v) __attribute__((always_inline)) { c[v] = join(sum[v], e[v], c[v]); });
   }
-  template <int nv> BITMMA_INLINE void part_sum(const Strip& x, i64 p, i64 n, vi sum[nv], vi e[nv]) const {
+  template <int nv, class From>
+  BITMMA_INLINE void part_sum(const Strip& x, const From& from, i64 p, i64 n, vi sum[nv], vi e[nv]) const {
     alignas(64) u8 near[columns];
-    store(near, nearest(x.a4 + p, x.b1 + p * columns, n));
+    store(near, from.nearest(p, n));
     vf scale[nv];
     for (int v = 0; v < nv; ++v) {
       vi d = widen(near + v * W);
@@ -128,7 +130,7 @@ template <bool by_parity> class RoundedDown {
       scale[v] = bits<vf>(min(d + (F_ + 127), splat(254)) << 23);
       sum[v] = vi{};
     }
-    cut_sum<nv>(x.a + p, x.b + p * columns, n, scale, sum);
+    cut_sum<nv>(from, p, n, scale, sum);
   }
   BITMMA_INLINE static vi c_exponent(vf c) {  // of zeros and subnormals: -126
     return max((vi)((bits<vu>(c) << 1) >> 24), splat(1)) - 127;
@@ -185,19 +187,18 @@ template <bool by_parity> class RoundedDown {
   }
   static constexpr i32 highest = 24;
 
-  void narrow_sums(const Strip& x, i64 p, i64 n, Sums& out) const {
+  template <class From> void narrow_sums(const Strip& x, const From& from, i64 p, i64 n, Sums& out) const {
     alignas(64) u8 near[columns];
-    store(near, nearest(x.a4 + p, x.b1 + p * columns, n));
+    store(near, from.nearest(p, n));
     vf scale[NV];
     for (int v = 0; v < NV; ++v) {
       vi d = widen(near + v * W), empty = (vi)(d == 255);
       store(out.e + v * W, (empty & none) | (~empty & (top_of(x, v) - d)));
       scale[v] = power(min(d + F_, splat(127)));
     }
-    const float *a = x.a + p, *b = x.b + p * columns;
     if (n <= sub_) {
       vi sum[NV] = {};
-      cut_sum<NV>(a, b, n, scale, sum);
+      cut_sum<NV>(from, p, n, scale, sum);
       for (int v = 0; v < NV; ++v) {
         alignas(64) i32 s[W];
         store(s, sum[v]);
@@ -209,7 +210,7 @@ template <bool by_parity> class RoundedDown {
     std::memset(out.sum, 0, sizeof out.sum);
     for (i64 q = 0; q < n; q += sub_) {
       vi sum[NV] = {};
-      cut_sum<NV>(a + q, b + q * columns, std::min(sub_, n - q), scale, sum);
+      cut_sum<NV>(from, p + q, std::min(sub_, n - q), scale, sum);
       for (int v = 0; v < NV; ++v)
         for (int l = 0; l < W; ++l) out.sum[v * W + l] += sum[v][l];
     }

@@ -118,6 +118,24 @@ BITMMA_INLINE vs min(vs a, vs b) {
   return a < b ? a : b;
 #endif
 }
+BITMMA_INLINE vw max(vw a, vw b) {
+#if defined(__AVX512BW__)
+  return (vw)_mm512_max_epu16((__m512i)a, (__m512i)b);
+#elif defined(__AVX2__)
+  return (vw)_mm256_max_epu16((__m256i)a, (__m256i)b);
+#else
+  return a > b ? a : b;
+#endif
+}
+BITMMA_INLINE vw min(vw a, vw b) {
+#if defined(__AVX512BW__)
+  return (vw)_mm512_min_epu16((__m512i)a, (__m512i)b);
+#elif defined(__AVX2__)
+  return (vw)_mm256_min_epu16((__m256i)a, (__m256i)b);
+#else
+  return a < b ? a : b;
+#endif
+}
 BITMMA_INLINE vb minu(vb a, vb b) {
 #if defined(__AVX512BW__)
   return (vb)_mm512_min_epu8((__m512i)a, (__m512i)b);
@@ -318,24 +336,44 @@ BITMMA_INLINE void store_half(u8* p, vf x) {
 }
 BITMMA_INLINE void store_bytes(u8* p, vw x) {  // of lanes 0..255
 #if defined(__AVX512BW__)
-  _mm256_storeu_si256((__m256i*)p, _mm512_cvtepi16_epi8((__m512i)x));
+  _mm512_mask_cvtepi16_storeu_epi8(p, ~0u, (__m512i)x);
 #else
   __m128i low = _mm256_castsi256_si128((__m256i)x), high = _mm256_extracti128_si256((__m256i)x, 1);
   _mm_storeu_si128((__m128i*)p, _mm_packus_epi16(low, high));
 #endif
 }
+// Lanes 0..255 of both, as bytes.
+BITMMA_INLINE vb to_bytes(vw low, vw high) {
+#if defined(__AVX512BW__)
+  return (vb)_mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7), _mm512_packus_epi16((__m512i)low, (__m512i)high));
+#else
+  return (vb)_mm256_permute4x64_epi64(_mm256_packus_epi16((__m256i)low, (__m256i)high), 0xD8);
 #endif
-// W vectors become their columns: log2(W) rounds of interleaving the first half with the second.
-BITMMA_INLINE void transpose(vu x[W]) {
-  vu y[W];
-  for (int round = 1; round < W; round *= 2) {
-    unroll<W / 2>([&](auto i) __attribute__((always_inline)) {
+}
+#endif
+// A vector from W / N runs of N lanes, 1 or 2, each where from(run) says, and back.
+template <int N, class From> BITMMA_INLINE vu load_runs(From from) {
+  static_assert(W == N || W == 2 * N);
+  if constexpr (W == N) return load<vu>(from(0));
+  else return bits<vu>(join(load<hf>(from(0)), load<hf>(from(1))));
+}
+template <int N, class To> BITMMA_INLINE void store_runs(To to, vu x) {
+  static_assert(W == N || W == 2 * N);
+  if constexpr (W == N) store(to(0), x);
+  else store(to(0), half(bits<vf>(x), 0)), store(to(1), half(bits<vf>(x), 1));
+}
+// N vectors become their columns, run of N lanes by run: log2(N) rounds of interleaving the first half
+// with the second.
+template <int N = W> BITMMA_INLINE void transpose(vu x[N]) {
+  vu y[N];
+  for (int round = 1; round < N; round *= 2) {
+    unroll<N / 2>([&](auto i) __attribute__((always_inline)) {
       [&]<int... L>(std::integer_sequence<int, L...>) __attribute__((always_inline)) {
-        y[2 * i] = __builtin_shufflevector(x[i], x[i + W / 2], (L / 2 + (L % 2) * W)...);
-        y[2 * i + 1] = __builtin_shufflevector(x[i], x[i + W / 2], (W / 2 + L / 2 + (L % 2) * W)...);
+        y[2 * i] = __builtin_shufflevector(x[i], x[i + N / 2], (L / N * N + L % N / 2 + (L % 2) * W)...);
+        y[2 * i + 1] = __builtin_shufflevector(x[i], x[i + N / 2], (L / N * N + N / 2 + L % N / 2 + (L % 2) * W)...);
       }(std::make_integer_sequence<int, W>{});
     });
-    for (int i = 0; i < W; ++i) x[i] = y[i];
+    for (int i = 0; i < N; ++i) x[i] = y[i];
   }
 }
 BITMMA_INLINE void store_bytes(u8* p, vi x) {  // of lanes 0..255

@@ -39,13 +39,13 @@ template <Rho rho> class Truncated {
   // One strip, if it fits float32 and int32 arithmetic; else c stays as it is and the answer is false.
   // Exponents count from `top` here: with values so scaled, products lie below 4 and c, scaled alike,
   // keeps its bits (`fits`), so nothing overflows or is subnormal.
-  template <int nv> bool narrow(const Strip& x, vf c[nv]) const {
-    return holds_narrow_ && fits<nv>(x, c) && by_length<nv>(x, c);
+  template <int nv, class From> bool narrow(const Strip& x, const From& from, vf c[nv]) const {
+    return holds_narrow_ && fits<nv>(x, c) && by_length<nv>(x, from, c);
   }
   // Some rows together, by floors.hpp; all or none. Tops are the formats'.
   bool by_floor() const { return by_floor_; }
-  bool narrow_rows(const Strip x[LowBits::rows], const u32* const low_a[LowBits::rows], const u8* low_b,
-                   vf c[LowBits::rows][NV]) const {
+  bool narrow_rows(const Strip x[LowBits::rows], const Panel from[LowBits::rows], const u32* const low_a[LowBits::rows],
+                   const u8* low_b, vf c[LowBits::rows][NV]) const {
     constexpr int R = LowBits::rows;
     for (int i = 0; i < R; ++i)
       if (!fits<NV>(x[i], c[i])) return false;
@@ -54,7 +54,7 @@ template <Rho rho> class Truncated {
     vi overflow{};
     for (int i = 0; i < R; ++i)
       for (int v = 0; v < NV; ++v) t[i][v] = c[i][v] * f.down[v];
-    for (i64 g = 0; g < x[0].groups; ++g) floor_group(x, low_a, low_b, g, f, t, overflow);
+    for (i64 g = 0; g < x[0].groups; ++g) floor_group(from, low_a, low_b, g, f, t, overflow);
     if (any(overflow)) return false;
     for (int i = 0; i < R; ++i)
       for (int v = 0; v < NV; ++v) c[i][v] = t[i][v] * f.up[v];
@@ -102,23 +102,24 @@ template <Rho rho> class Truncated {
     return !any(bad);
   }
 
-  template <int nv> bool by_length(const Strip& x, vf c[nv]) const {
+  template <int nv, class From> bool by_length(const Strip& x, const From& from, vf c[nv]) const {
     const bool whole = sub_ >= L_;
-    if (L_ == 4 && whole) return narrow_chain<nv, 4, 4>(x, c);
-    if (L_ == 8 && whole) return narrow_chain<nv, 8, 8>(x, c);
-    if (L_ == 16 && whole) return narrow_chain<nv, 16, 16>(x, c);
-    if (L_ == 32 && whole) return narrow_chain<nv, 32, 32>(x, c);
-    if (L_ == 16 && sub_ >= 8) return narrow_chain<nv, 16, 8>(x, c);
-    if (L_ == 32 && sub_ >= 16) return narrow_chain<nv, 32, 16>(x, c);
-    return narrow_chain<nv, 0, 0>(x, c);
+    if (L_ == 4 && whole) return narrow_chain<nv, 4, 4>(x, from, c);
+    if (L_ == 8 && whole) return narrow_chain<nv, 8, 8>(x, from, c);
+    if (L_ == 16 && whole) return narrow_chain<nv, 16, 16>(x, from, c);
+    if (L_ == 32 && whole) return narrow_chain<nv, 32, 32>(x, from, c);
+    if (L_ == 16 && sub_ >= 8) return narrow_chain<nv, 16, 8>(x, from, c);
+    if (L_ == 32 && sub_ >= 16) return narrow_chain<nv, 32, 16>(x, from, c);
+    return narrow_chain<nv, 0, 0>(x, from, c);
   }
-  template <int nv, int L0, int sub> bool narrow_chain(const Strip& x, vf c[nv]) const {
+  template <int nv, int L0, int sub, class From>
+  bool narrow_chain(const Strip& x, const From& from, vf c[nv]) const {
     vi overflow{};
     vf result[nv];
     for (int v = 0; v < nv; ++v) result[v] = c[v];
     Frame<nv> f = frame<nv>(x, 0);
     auto group = [&](i64 g, vf* t) __attribute__((always_inline)) {
-      narrow_group<nv, L0, sub>(x, g, f, t, overflow);
+      narrow_group<nv, L0, sub>(from, g, f, t, overflow);
     };
     if (x.col_scale) {
       chain<nv>(x, result, [&](i64 g, vf* t) __attribute__((always_inline)) {
@@ -199,21 +200,20 @@ template <Rho rho> class Truncated {
 
   // One fused group in units of 2^(e_max - F), in int32: c and `sub` products cannot overflow, further
   // additions are watched.
-  template <int nv, int L0, int sub0>
-  BITMMA_INLINE void narrow_group(const Strip& x, i64 g, const Frame<nv>& f, vf t[nv], vi& overflow) const {
-    const i64 L = L0 ? L0 : L_, sub = sub0 ? sub0 : sub_;
-    const float *a = x.a + g * L, *b = x.b + g * L * columns;
+  template <int nv, int L0, int sub0, class From>
+  BITMMA_INLINE void narrow_group(const From& from, i64 g, const Frame<nv>& f, vf t[nv], vi& overflow) const {
+    const i64 L = L0 ? L0 : L_, sub = sub0 ? sub0 : sub_, first = g * L;
     vi e[nv], sum[nv];
     vf scale[nv];
-    exponents<nv>(nearest(x.a4 + g * L, x.b1 + g * L * columns, L), f, t, e, overflow);
+    exponents<nv>(from.nearest(first, L), f, t, e, overflow);
     for (int v = 0; v < nv; ++v) {
       scale[v] = bits<vf>(k_.scale - (vu)e[v]);  // above 2^31 for a large F
       sum[v] = truncate(t[v] * scale[v]);
     }
-    cut_sum<nv>(a, b, std::min(sub, L), scale, sum);
+    cut_sum<nv>(from, first, std::min(sub, L), scale, sum);
     for (i64 p = sub; p < L; p += sub) {
       vi part[nv] = {};
-      cut_sum<nv>(a + p, b + p * columns, std::min(sub, L - p), scale, part);
+      cut_sum<nv>(from, first + p, std::min(sub, L - p), scale, part);
       for (int v = 0; v < nv; ++v) {
         vi s = (vi)((vu)sum[v] + (vu)part[v]);
         overflow |= (sum[v] ^ s) & (part[v] ^ s);
@@ -232,7 +232,7 @@ template <Rho rho> class Truncated {
   }
 
   // One fused group of some rows, by floors.hpp. c is cut as a positive number, by the same addition.
-  BITMMA_INLINE void floor_group(const Strip x[LowBits::rows], const u32* const low_a[LowBits::rows], const u8* low_b,
+  BITMMA_INLINE void floor_group(const Panel from[LowBits::rows], const u32* const low_a[LowBits::rows], const u8* low_b,
                                  i64 g, const Frame<NV>& f, vf t[LowBits::rows][NV], vi& overflow) const {
     constexpr int R = LowBits::rows;
     vf origin[R][NV], sum[R][NV];
@@ -241,9 +241,9 @@ template <Rho rho> class Truncated {
     const i64 p0 = g * L_;
     for (vb& n : near) n = ~vb{};
     for (i64 p = p0; p < p0 + L_; ++p) {
-      const vb y = load<vb>(x[0].b1 + p * columns);
+      const vb y = load<vb>(from[0].b1 + p * columns);
       unroll<R>([&](auto i) __attribute__((always_inline)) {
-        near[i] = minu(near[i], add_saturating(bits<vb>(vu{} + x[i].a4[p]), y));
+        near[i] = minu(near[i], add_saturating(bits<vb>(vu{} + from[i].a4[p]), y));
       });
     }
     for (int i = 0; i < R; ++i) {
@@ -258,13 +258,13 @@ template <Rho rho> class Truncated {
       }
     }
     for (int i = 0; i < R; ++i) limit[i] = LowBits::limit(F_, load<vb>(fields[i]));
-    const float* b = x[0].b;
+    const float* b = from[0].b;
     for (i64 p = p0; p < p0 + L_; ++p) {
       const vb low = load<vb>(low_b + p * columns);
       vf y[NV];
       unroll<NV>([&](auto v) { y[v] = load<vf>(b + p * columns + v * W), keep(y[v]); });
       unroll<R>([&](auto i) __attribute__((always_inline)) {
-        const vf a = splat(x[i].a[p]);
+        const vf a = splat(from[i].a[p]);
         unroll<NV>([&](auto v) __attribute__((always_inline)) { sum[i][v] = multiply_add(a, y[v], sum[i][v]); });
         count[i] = count_greater(count[i], bits<vb>(vu{} + low_a[i][p]) + low, limit[i]);
       });
@@ -338,7 +338,7 @@ inline bool truncated_holds(const Spec& s) {
   bool single = s.d.width == 32 && (s.mode == Mode::rz || (whole && !ties_away_or_outward));
   bool half = s.d.width == 16 && s.mode == Mode::rne && whole;
   if (!(single || half) || !fits_float64(s)) return false;
-  if (s.family != Family::lowered) return !s.block || s.scale.specials == Specials::ue8m0;
+  if (s.family != Family::lowered) return !s.block || (s.scale.specials == Specials::ue8m0 && s.scale.exponent_bits == 8);
   for (int part = 0; part < s.parts; ++part) {  // each part a whole number of groups
     int n = 0;
     for (int i = 0; i < s.group; ++i) n += s.part_of[i % s.period] == part;

@@ -1,5 +1,5 @@
-"""Fast execution of any model on arrays of raw codes: one face, `mma` and `dpa`."""
+"""Fast execution of any model on arrays of raw codes: `mma` and `dpa`, or a `plan` of them."""
 
-from bitmma.engine.cpu import dpa, mma
+from bitmma.engine.cpu import Plan, dpa, mma, plan
 
-__all__ = ["dpa", "mma"]
+__all__ = ["Plan", "dpa", "mma", "plan"]

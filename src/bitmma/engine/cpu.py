@@ -38,7 +38,7 @@ from bitmma.models import (
     check_k,
 )
 
-__all__ = ["dpa", "mma", "thread_count"]
+__all__ = ["Plan", "dpa", "mma", "plan", "thread_count"]
 
 Codes = npt.NDArray[Any]
 
@@ -139,45 +139,120 @@ def mma(
         TypeError, ValueError: a ``promote`` or its scales that do not fit.
         KeyboardInterrupt: in the main thread, soon after Ctrl-C, however long the product.
     """
-    M, K = a.shape[-2:]
-    N = b.shape[-1]
+    K = a.shape[-1]
     check_k(model, K if k is None else k, "K" if k is None else "k")
     threads = thread_count(threads)
-    step = k if k is not None else max(K, 1)
-    out_format, promotion = model.d, _ONE_CHAIN
+    promotion = _ONE_CHAIN
     if promote is not None or promote_scale_a is not None or promote_scale_b is not None:
         promotion = _promotion(model, k, block, promote, promote_scale_a, promote_scale_b)
         promotion = promotion._replace(fused=bool(promote_fused))
-        c_format, out_format = model.d, "f64" if model.d == "f64" else "f32"
-        c = c if c is None else c.view(_code_dtype(out_format))
-    every, fused, promote_a, promote_b = promotion
-    lead: tuple[int, ...] = ()
-    if (
-        a.ndim > 2 or b.ndim > 2 or _deep(c) or _deep(scale_a) or _deep(scale_b)
-        or _deep(promote_a) or _deep(promote_b)
-    ):  # fmt: skip
-        given = (a, b, c, scale_a, scale_b, promote_a, promote_b)
-        lead = np.broadcast_shapes(*(x.shape[:-2] for x in given if x is not None))
-        a, b, c, scale_a, scale_b, promote_a, promote_b = (_spread(x, lead) for x in given)
-    out = np.empty((*lead, M, N), _code_dtype(out_format))
-    key = (model, a_format, b_format, c_format or model.d, step, scale_format, block)
-    plan = _plan(*key)
-    if plan is None:
-        operands = (a, b, c, scale_a, scale_b, promote_a, promote_b)
-        _by_reference(key, operands, promotion, out, progress)
-    else:
-        job = (
-            _aligned(a), _aligned(b), _aligned(c), out, _aligned(scale_a), _aligned(scale_b),
-            _aligned(promote_a), _aligned(promote_b),
-        )  # fmt: skip
-        work = out.size * max(1, -(-K // step)) * plan.padded_step
-        if work >= plan.alone or (threads > 1 and work >= 2 * _PRODUCTS_PER_THREAD):
-            _in_threads(plan.spec, job, promotion, work, threads, progress)
+        c_format = model.d
+        c = c if c is None else c.view(_code_dtype(promotion.d(model.d)))
+    step = k if k is not None else max(K, 1)
+    plan = _planned(model, a_format, b_format, c_format or model.d, step, scale_format, block)
+    return plan.run(a, b, c, scale_a, scale_b, promotion, threads, progress)
+
+
+class Plan(NamedTuple):
+    """A model on some formats, before there are operands: made once, run many times.
+
+    Attributes:
+        key: the model, the formats of a, b and c, the products of one instruction, the scales'
+            format and block.
+        native: what the native module is told; None where it cannot serve.
+        d: the format of results.
+    """
+
+    key: tuple[Any, ...]
+    native: _Plan | None
+    d: str
+
+    def mma(
+        self,
+        a: Codes,
+        b: Codes,
+        c: Codes | None = None,
+        scale_a: Codes | None = None,
+        scale_b: Codes | None = None,
+        threads: int | None = None,
+    ) -> Codes:
+        """As the function `mma`, for what was planned."""
+        return self.run(a, b, c, scale_a, scale_b, _ONE_CHAIN, thread_count(threads), None)
+
+    def dpa(
+        self,
+        a: Codes,
+        b: Codes,
+        c: Codes | None = None,
+        scale_a: Codes | None = None,
+        scale_b: Codes | None = None,
+        threads: int | None = None,
+    ) -> Codes:
+        """As the function `dpa`, for what was planned."""
+        d = self.mma(*_as_matrices(a, b, c, scale_a, scale_b), threads)
+        return d.reshape(d.shape[:-2])
+
+    def run(
+        self,
+        a: Codes,
+        b: Codes,
+        c: Codes | None,
+        scale_a: Codes | None,
+        scale_b: Codes | None,
+        promotion: _Promotion,
+        threads: int,
+        progress: Progress | None,
+    ) -> Codes:
+        every, fused, promote_a, promote_b = promotion
+        lead: tuple[int, ...] = ()
+        if (
+            a.ndim > 2 or b.ndim > 2 or _deep(c) or _deep(scale_a) or _deep(scale_b)
+            or _deep(promote_a) or _deep(promote_b)
+        ):  # fmt: skip
+            given = (a, b, c, scale_a, scale_b, promote_a, promote_b)
+            leads = {x.shape[:-2] for x in given if x is not None}
+            lead = leads.pop() if len(leads) == 1 else np.broadcast_shapes(*leads)
+            a, b, c, scale_a, scale_b, promote_a, promote_b = (_spread(x, lead) for x in given)
+        M, K = a.shape[-2:]
+        d = self.d if not every else promotion.d(self.d)
+        out = np.empty((*lead, M, b.shape[-1]), _code_dtype(d))
+        if self.native is None:
+            operands = (a, b, c, scale_a, scale_b, promote_a, promote_b)
+            _by_reference(self.key, operands, promotion, out, progress)
         else:
-            _native.mma(plan.spec, *job[:6], _ISA, False, every, fused, *job[6:])
-    if progress is not None:
-        progress(out.size * K, out.size * K)
-    return out
+            spec, step, padded_step, alone = self.native
+            job = (
+                _aligned(a), _aligned(b), _aligned(c), out, _aligned(scale_a), _aligned(scale_b),
+                _aligned(promote_a), _aligned(promote_b),
+            )  # fmt: skip
+            work = out.size * max(1, -(-K // step)) * padded_step
+            if work >= alone or (threads > 1 and work >= 2 * _PRODUCTS_PER_THREAD):
+                _in_threads(spec, job, promotion, work, threads, progress)
+            else:
+                _native.mma(spec, *job[:6], _ISA, False, every, fused, *job[6:])
+        if progress is not None:
+            progress(out.size * K, out.size * K)
+        return out
+
+
+def plan(
+    model: Model, a: str, b: str, c: str, k: int, scale: str | None = None, block: int | None = None
+) -> Plan:
+    """What `mma` and `dpa` need to know before there are operands. Arguments as `mma`'s.
+
+    Raises:
+        ValueError: a k that the model does not have.
+    """
+    check_k(model, k)
+    return _planned(model, a, b, c, k, scale, block)
+
+
+@functools.lru_cache(4096)
+def _planned(
+    model: Model, a: str, b: str, c: str, step: int, scale: str | None, block: int | None
+) -> Plan:
+    key = (model, a, b, c, step, scale, block)
+    return Plan(key, _plan(*key), model.d)
 
 
 def _deep(x: Codes | None) -> bool:
@@ -218,12 +293,22 @@ def dpa(
 
     Arguments as `mma`; scale_a and scale_b are (..., k/block).
     """
+    a, b, c, scale_a, scale_b = _as_matrices(a, b, c, scale_a, scale_b)
     return mma(
-        model, a[..., None, :], b[..., None], None if c is None else c[..., None, None],
-        a_format=a_format, b_format=b_format, c_format=c_format, scale_format=scale_format,
-        scale_a=None if scale_a is None else scale_a[..., None, :],
-        scale_b=None if scale_b is None else scale_b[..., None], block=block, threads=threads,
+        model, a, b, c, a_format=a_format, b_format=b_format, c_format=c_format, block=block,
+        scale_a=scale_a, scale_b=scale_b, scale_format=scale_format, threads=threads,
     )[..., 0, 0]  # fmt: skip
+
+
+def _as_matrices(
+    a: Codes, b: Codes, c: Codes | None, scale_a: Codes | None, scale_b: Codes | None
+) -> tuple[Codes, Codes, Codes | None, Codes | None, Codes | None]:
+    """Rows, columns and single numbers of dot products as the matrices of one output each."""
+    return (
+        a[..., None, :], b[..., None], None if c is None else c[..., None, None],
+        None if scale_a is None else scale_a[..., None, :],
+        None if scale_b is None else scale_b[..., None],
+    )  # fmt: skip
 
 
 # --- promotion ------------------------------------------------------------------------------------
@@ -234,6 +319,10 @@ class _Promotion(NamedTuple):
     fused: bool = True
     scale_a: Codes | None = None  # codes of f32
     scale_b: Codes | None = None
+
+    def d(self, d: str) -> str:
+        """The format of sums of results of ``d``."""
+        return "f64" if d == "f64" else "f32"
 
 
 _ONE_CHAIN = _Promotion()
@@ -390,10 +479,11 @@ def _native_can(model: Model, a_format: str, b_format: str) -> bool:
 
 
 class _Plan(NamedTuple):
-    """What is known of a model on some formats before there are operands."""
+    """What the native module is told."""
 
     spec: npt.NDArray[np.int64]
-    padded_step: int  # products of one instruction, whole groups of them
+    step: int  # products of one instruction
+    padded_step: int  # the same, whole groups of them
     alone: int  # products from which on the caller's thread is kept free
 
 
@@ -406,7 +496,7 @@ def _plan(
     if spec is None:
         return None
     padded_step = -(-step // model.group) * model.group
-    return _Plan(spec, padded_step, _PRODUCTS_ALONE[_native.has_kernel(spec, _ISA)])
+    return _Plan(spec, step, padded_step, _PRODUCTS_ALONE[_native.has_kernel(spec, _ISA)])
 
 
 def _spec(

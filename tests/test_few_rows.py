@@ -1,0 +1,274 @@
+"""Products with few rows, which kernels compute straight from B's codes (src/native/codes.hpp).
+
+Exponents come from the upper bytes of codes there, which say what is to be known only where the
+largest is a whole field above 0, counted from the row's largest; bf16 needs numbers near each other
+and not too far from 1; specials, and whatever else, go the general way. Operands are drawn around
+all of that, and what they meet is counted. The judge is the exact evaluator.
+"""
+
+import collections
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bitmma import _native, formats
+from bitmma.engine import cpu
+from bitmma.models import (
+    FMA,
+    GTRFDPA,
+    RNE_FP16,
+    RNE_FP32,
+    RZ_E8M13,
+    STFDPA,
+    TFDPA,
+    TRFDPA,
+    FTZMulAdd,
+    Lowered,
+    Model,
+)
+
+Rng = np.random.Generator
+Codes = np.ndarray[Any, Any]
+
+#: Whole tiles of every build and ragged ones.
+COLUMNS = (1, 15, 32, 64, 67, 130)
+LAYOUTS = ("rows", "columns", "spaced", "backward", "unaligned")
+UNITS: tuple[tuple[Model, str], ...] = (
+    *((TFDPA(), f) for f in ("f16", "bf16", "e5m2", "e2m3", "tf32")),
+    *((TFDPA(32, 13, RZ_E8M13), f) for f in ("e4m3", "e5m2", "e3m2")),
+    (TFDPA(8, 24, RNE_FP16, -20), "f16"),
+    (TFDPA(4, 23), "bf16"),
+    (STFDPA(32, 25), "e4m3"),
+    (TRFDPA(8, 24, 31), "f16"),
+    (TRFDPA(8, 24, 31), "bf16"),
+    (GTRFDPA(16, 24, 31), "fp8"),
+    (Lowered(32, TFDPA(16, 25), ((0, 1), (2, 3))), "e4m3"),
+    (FTZMulAdd(4), "f16"),
+    (FTZMulAdd(2), "bf16"),
+    (FMA(), "f32"),
+    (FMA(), "f16"),
+)
+
+
+def pick(rng: Rng, choices: Any) -> Any:
+    return choices[rng.integers(len(choices))]
+
+
+def draw(rng: Rng, format: str, shape: tuple[int, int], low: int, high: int, odd: float) -> Codes:
+    """Codes with exponent fields from low to high (0: subnormal), and a part of zeros."""
+    fmt = formats.get(format)
+    top = (1 << fmt.exponent_bits) - 1
+    field = np.clip(rng.integers(low, high + 1, shape), 0, top)
+    word = field << fmt.mantissa_bits | rng.integers(0, 1 << fmt.mantissa_bits, shape)
+    word |= rng.integers(0, 2, shape) << (fmt.width - fmt.dropped_bits - 1)
+    codes = (word << fmt.dropped_bits).astype(fmt.code_dtype)
+    codes[~np.isfinite(formats.decode(codes, fmt))] = 0
+    codes[rng.random(shape) < odd] = 0
+    codes[:, rng.random(shape[1]) < odd / 2] = 0  # whole columns
+    return codes
+
+
+def special_codes(format: str) -> Codes:
+    fmt = formats.get(format)
+    if fmt.width == 32:
+        return np.array([0x7FC00000, 0x7F800000, 0xFF800000], np.uint32)
+    every = np.arange(1 << fmt.width).astype(fmt.code_dtype)
+    return every[~np.isfinite(formats.decode(every, fmt))]
+
+
+def laid(x: Codes, layout: str) -> Codes:
+    match layout:
+        case "columns":
+            return np.asfortranarray(x)
+        case "spaced":
+            return np.repeat(np.repeat(x, 2, 0), 3, 1)[::2, ::3]
+        case "backward":
+            return np.ascontiguousarray(x[::-1, ::-1])[::-1, ::-1]
+        case "unaligned":  # to a vector, not to an element
+            return np.pad(x, ((0, 0), (1, 2)))[:, 1:-2]
+    return x
+
+
+def compare(model: Model, format: str, k: int, *operands: Codes | None) -> Codes:
+    """What every build gives, after comparing."""
+    A, B, C, scale_a, scale_b = operands
+    scale, block = ("ue8m0", 32) if scale_a is not None else (None, None)
+    assert A is not None and B is not None
+    spec = cpu._spec(model, format, format, model.d, k, scale, block)
+    shape, dtype = (len(A), B.shape[1]), formats.get(model.d).code_dtype
+    want = np.zeros(shape, dtype)
+    _native.mma(spec, A, B, C, want, scale_a, scale_b, isa="", exact=True)
+    for isa in _native.isas():
+        assert _native.has_kernel(spec, isa)
+        got = np.zeros(shape, dtype)
+        _native.mma(spec, A, B, C, got, scale_a, scale_b, isa=isa)
+        wrong = np.argwhere(got != want)
+        assert not len(wrong), f"{isa}: {len(wrong)} differ, first at {wrong[0]}; {model} {format}"
+    return want
+
+
+@pytest.mark.parametrize(("model", "format"), UNITS, ids=lambda x: getattr(x, "family", x))
+def test_bits(model: Model, format: str) -> None:
+    rng = np.random.default_rng(7)
+    fmt = formats.get(format)
+    top = (1 << fmt.exponent_bits) - 1
+    met: collections.Counter[str] = collections.Counter()
+    for layout in LAYOUTS * 3:
+        M, N = int(rng.integers(1, 8)), pick(rng, COLUMNS)
+        k = model.group * int(pick(rng, (1, 2)))
+        K = int(pick(rng, (k, 3 * k, 3 * k - 1, 70)))
+        bias = min(fmt.bias, top)
+        middle = int(pick(rng, (bias, bias, 2, 1, 0)))
+        reach = int(pick(rng, (0, 1, 2, 6)))
+        A = draw(rng, format, (M, K), bias - 3 * reach, bias + reach, 0.1)
+        B = draw(rng, format, (K, N), middle - reach, middle + reach, pick(rng, (0, 0.05, 0.5)))
+        what = pick(rng, ("numbers", "numbers", "special in B", "special in A", "wide B"))
+        special = special_codes(format)
+        if what.startswith("special") and len(special):
+            x = B if what.endswith("B") else A
+            x[rng.integers(x.shape[0]), rng.integers(x.shape[1])] = pick(rng, special)
+        if what == "wide B":
+            B[rng.integers(K), rng.integers(N)] = 1 << fmt.dropped_bits
+        C = None
+        if rng.random() < 0.7:
+            C = draw(rng, model.d, (M, N), *((100, 140) if model.d == "f32" else (1, 20)), 0.2)
+        scales: list[Codes | None] = [None, None]
+        if isinstance(model, STFDPA):
+            blocks = -(-K // 32)
+            drawn = [rng.integers(110, 140, s, np.uint8) for s in ((M, blocks), (blocks, N))]
+            drawn[1][-1, -1] = pick(rng, (120, 120, 120, 255))
+            scales = [*drawn]
+        D = compare(model, format, k, A, laid(B, layout), C, *scales)
+        met[what] += 1
+        met["finite"] += int(np.isfinite(formats.decode(D, formats.get(model.d))).sum())
+    assert min(met[x] for x in ("numbers", "wide B", "finite")) > 0, met
+
+
+# --- on both sides of what the upper bytes tell ---------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Edge:
+    """Fields of one group: how far the row's numbers lie below its largest, and B's fields."""
+
+    below: tuple[int, ...]  # -1: a zero
+    fields: tuple[int, ...]  # -1: a zero, 0: a subnormal
+
+    @property
+    def margin(self) -> int:
+        """Of the largest product's field, by upper bytes, over 1: it is told from 0 and more on."""
+        told = [f - d for d, f in zip(self.below, self.fields, strict=True) if d >= 0 and f >= 0]
+        return max(told, default=-1) - 1
+
+
+@pytest.mark.parametrize(("format", "model"), [
+    ("f16", TFDPA()), ("bf16", TFDPA()), ("e4m3", TFDPA(16, 13, RZ_E8M13)), ("e5m2", TFDPA()),
+    ("f16", TRFDPA(16, 24, 31)), ("f16", Lowered(32, TFDPA(16), ((0, 1), (2, 3)))),
+])  # fmt: skip
+def test_exponents_just_told_and_not(format: str, model: Model) -> None:
+    fmt = formats.get(format)
+    rng = np.random.default_rng(3)
+    margins: collections.Counter[int] = collections.Counter()
+    N, k = 64, 16
+    base = (1 << fmt.exponent_bits) - 3 if format != "bf16" else 140
+    for _ in range(60):
+        A, B = np.zeros((1, 2 * k), np.int64), np.zeros((2 * k, N), np.int64)
+        above = 70 if format == "bf16" else 0  # bf16 that is near 1 has no fields near 0
+        for column in range(N):
+            for g in range(2):
+                most = int(pick(rng, (0, 1, 2, 3, 5)))
+                fields = rng.integers(-1, most + 1, k)
+                if column % 9 == 0:
+                    fields[:] = rng.integers(-1, 1, k)
+                far = rng.integers(0, 4, k) if column == 0 else None
+                if far is not None:
+                    far[rng.random(k) < 0.3] = -1
+                    A[0, g * k : (g + 1) * k] = far
+                B[g * k : (g + 1) * k, column] = fields
+        for column in range(N):
+            for g in range(2):
+                part = slice(g * k, (g + 1) * k)
+                # The largest number of the row's chunk is what distances count from.
+                nearest = min((d for d in A[0] if d >= 0), default=0)
+                below = tuple(int(d - nearest) if d >= 0 else -1 for d in A[0, part])
+                margins[Edge(below, tuple(B[part, column].tolist())).margin] += 1
+        a = np.where(A >= 0, (base - A) << fmt.mantissa_bits, 0)
+        a = np.where(A >= 0, a | rng.integers(0, 1 << fmt.mantissa_bits, A.shape), 0)
+        b = np.where(B >= 0, np.where(B > 0, B + above, 0) << fmt.mantissa_bits, 0)
+        b = np.where(B >= 0, b | rng.integers(1, 1 << fmt.mantissa_bits, B.shape), 0)
+        if above:
+            b[B <= 0] = 0
+        sign = rng.integers(0, 2, B.shape) << (fmt.width - 1)
+        codes = (x.astype(fmt.code_dtype) for x in (a, b | sign))
+        compare(model, format, 2 * k, *codes, None, None, None)
+    assert all(margins[m] > 50 for m in (-2, -1, 0, 1)), margins
+
+
+@pytest.mark.parametrize("top", [-61, -60, -59, 0, 59, 60, 61])
+@pytest.mark.parametrize("span", [49, 50, 51])
+def test_how_far_bf16_may_reach(top: int, span: int) -> None:
+    """Both conditions on a block of bf16, just kept and just not; a row as far the other way."""
+    rng = np.random.default_rng(top + 100 * span)
+    for layout in ("rows", "columns"):
+        B = draw(rng, "bf16", (32, 64), top + 127 - span, top + 127, 0)
+        B[3, 5], B[4, 5] = (top + 127) << 7 | 127, (top + 127 - span) << 7
+        A = draw(rng, "bf16", (2, 32), 127 - top - 50, 127 - top, 0.1)
+        compare(TFDPA(), "bf16", 16, A, laid(B, layout), None, None, None)
+        compare(TFDPA(16, 25, RNE_FP32), "bf16", 16, A, laid(B, layout), None, None, None)
+
+
+@pytest.mark.parametrize("format", ["f16", "bf16", "e4m3", "e5m2", "fp8"])
+def test_every_special_code_in_every_column(format: str) -> None:
+    """One special code in B: its column is special, and no other is touched."""
+    fmt = formats.get(format)
+    special = special_codes(format)
+    rng = np.random.default_rng(1)
+    model = GTRFDPA(16, 24, 31) if format == "fp8" else TFDPA()
+    for column in range(64):
+        A = draw(rng, format, (1, 32), fmt.bias, fmt.bias + 2, 0)
+        B = draw(rng, format, (32, 64), fmt.bias - 3, fmt.bias + 2, 0)
+        B[int(rng.integers(32)), column] = pick(rng, special)
+        for layout in ("rows", "columns"):
+            D = compare(model, format, 16, A, laid(B, layout), None, None, None)
+            finite = np.isfinite(D.view(np.float32))[0]
+            assert finite.sum() == 63 and not finite[column]
+
+
+def test_many_positions() -> None:
+    """K in several chunks, as rows (32) and as columns (1024), with filled-up instructions too."""
+    rng = np.random.default_rng(9)
+    for format, model, k in (
+        ("f16", TFDPA(), 16), ("e4m3", TFDPA(32, 13, RZ_E8M13), 32), ("bf16", TFDPA(), 15),
+        ("f16", FTZMulAdd(4), 8), ("e4m3", Lowered(32, TFDPA(16), ((0, 1), (2, 3))), 32),
+    ):  # fmt: skip
+        bias = formats.get(format).bias
+        A = draw(rng, format, (1, 2101), bias - 3, bias + 2, 0.05)
+        B = draw(rng, format, (2101, 66), bias - 3, bias + 2, 0.05)
+        for layout in LAYOUTS:
+            compare(model, format, k, A, laid(B, layout), None, None, None)
+
+
+@pytest.mark.parametrize("model", [TFDPA(), TRFDPA(8, 24, 31), TFDPA(8, 24, RNE_FP16, -20)])
+def test_few_columns(model: Model) -> None:
+    """These are computed as their transpose, C and D a tile at a time; its rows may be redone."""
+    rng = np.random.default_rng(17)
+    met: collections.Counter[str] = collections.Counter()
+    for M in (9, 16, 64, 67, 130):
+        for N in (1, 7, 8, 12, 16):
+            K = int(pick(rng, (16, 40, 300)))
+            A = draw(rng, "bf16", (M, K), 120, 135, 0.1)
+            B = draw(rng, "bf16", (K, N), 120, 135, 0.1)
+            if rng.random() < 0.5:  # products of 2^128 and more, and a special value
+                A[rng.integers(M), 3], B[3, rng.integers(N)] = 250 << 7, 140 << 7
+                B[rng.integers(K), rng.integers(N)] = pick(rng, special_codes("bf16"))
+            C = draw(rng, model.d, (M, N), *((100, 140) if model.d == "f32" else (1, 20)), 0.2)
+            if rng.random() < 0.5:
+                C[rng.integers(M), rng.integers(N)] = pick(rng, special_codes(model.d))
+            for addend in (None, C, laid(C, "columns"), laid(C, "spaced")):
+                D = compare(model, "bf16", 8, A, B, addend, None, None)
+                values = formats.decode(D, formats.get(model.d))
+                met["finite"] += int(np.isfinite(values).sum())
+                met["special"] += int((~np.isfinite(values)).sum())
+    assert min(met["finite"], met["special"]) > 100, met
