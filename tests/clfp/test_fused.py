@@ -26,6 +26,7 @@ from bitmma.models import (
     STFDPA,
     ZERO_RULES,
     Conversion,
+    FTZMulAdd,
     Model,
 )
 
@@ -177,6 +178,14 @@ def test_the_least_e_zero_that_scaled_sums_show() -> None:
         assert not differ(box, model, dataclasses.replace(model, e_zero=e_zero), 5000, 1)
     higher = dataclasses.replace(model, e_zero=-133)
     assert any(differ(box, model, higher, 10_000, i) for i in range(12))
+
+
+def test_two_products_do_not_show_how_four_are_added() -> None:
+    two, four = FTZMulAdd(2), FTZMulAdd(4)
+    assert kind(two, box_of("bf16", "f32", 2)) == kind(four, box_of("bf16", "f32", 2)) == two
+    assert not differ(box_of("bf16", "f32", 2), two, four, 20_000, 1)
+    assert kind(two, box_of("bf16", "f32", 4)) != kind(four, box_of("bf16", "f32", 4))
+    assert differ(box_of("bf16", "f32", 4), two, four, 20_000, 1)
 
 
 def test_every_aim_draws_rows_that_the_formats_hold() -> None:

@@ -21,6 +21,7 @@ from bitmma.models import (
     STFDPA,
     TFDPA,
     Conversion,
+    FTZMulAdd,
     Lowered,
     Model,
     SumTree,
@@ -48,6 +49,8 @@ def canonical(model: Model, box: Box) -> tuple[Model, list[str]]:
             return _scaled(model, box)
         case FDPA():
             return plainest(model, box)
+        case FTZMulAdd() if box.k <= 2:  # what it is filled up with adds +0, and c is never -0
+            return _changed(model, {"P": 2}), ["P: two products do not show it"]
         case SumTree():
             return _rounded_products(_plain_overflow(model), box)
     return model, []
