@@ -756,6 +756,9 @@ def as_family(model: FDPA) -> Model | None:
 
     T-FDPA stands for ST-FDPA too, which differs in nothing but that it has scales.
     """
+    common = (model.order, model.renormalise, model.flush_in, model.flush_c, model.flush_out)
+    if common != ("chain", False, "no", "no", "no"):  # as in all of them
+        return None
     try:
         candidates: list[Model] = [EFDPA(model.L, model.rho)]
         if model.rho in (RNE_FP32, RNE_FP64):

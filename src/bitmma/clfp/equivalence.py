@@ -7,16 +7,28 @@ representative; it claims only what is proved here, and what it does not know st
 from __future__ import annotations
 
 import dataclasses
+from fractions import Fraction
 from typing import Any, TypeVar
 
 from bitmma import formats
 from bitmma.clfp import plain_sums
 from bitmma.clfp.box import Box
+from bitmma.clfp.fused import most, plainest
 from bitmma.clfp.numbers import Range
 from bitmma.clfp.plain_sums import plain_sum
-from bitmma.models import FDPA, GSTFDPA, STFDPA, TFDPA, Lowered, Model, SumTree
+from bitmma.models import (
+    FDPA,
+    GSTFDPA,
+    STFDPA,
+    TFDPA,
+    FTZMulAdd,
+    Lowered,
+    Model,
+    SumTree,
+    as_fdpa,
+)
 
-__all__ = ["canonical", "reasons"]
+__all__ = ["canonical", "kind", "reasons"]
 
 
 def canonical(model: Model, box: Box) -> tuple[Model, list[str]]:
@@ -33,8 +45,12 @@ def canonical(model: Model, box: Box) -> tuple[Model, list[str]]:
             return _truncated(model, box)
         case GSTFDPA():
             return _grouped(model, box)
+        case TFDPA() | STFDPA():
+            return _scaled(model, box)
         case FDPA():
-            return _fused(_plain_overflow(model), box)
+            return plainest(model, box)
+        case FTZMulAdd() if box.k <= 2:  # what it is filled up with adds +0, and c is never -0
+            return _changed(model, {"P": 2}), ["P: two products do not show it"]
         case SumTree():
             return plain_sum(_plain_overflow(model), box), []
     return model, []
@@ -45,6 +61,12 @@ def reasons(model: Model, box: Box) -> list[str]:
     return (
         plain_sums.reasons(model, box) if isinstance(model, SumTree) else canonical(model, box)[1]
     )
+
+
+def kind(model: Model, box: Box) -> Model:
+    """One value for all models that are known to be the same function, of whatever family."""
+    general = as_fdpa(model) if box.scale_format is None else None
+    return canonical(model if general is None else general, box)[0]
 
 
 _M = TypeVar("_M", bound=Model)
@@ -94,6 +116,41 @@ def _grouped(model: GSTFDPA, box: Box) -> tuple[GSTFDPA, list[str]]:
     return _changed(model, {"e_zero": never}), [why]
 
 
+def _scaled(model: TFDPA | STFDPA, box: Box) -> tuple[TFDPA | STFDPA, list[str]]:
+    """A zero c matters if a product is cut because of it, and the sum is large enough to be seen.
+
+    Cut is a product with bits below 2^(e_zero - F), of which it has ``bits`` below its exponent e;
+    if a step's products share one pair of scales, the others' exponents are at most as far above e
+    as products without scales can be apart. All are below e_zero, or it would not matter. So their
+    sum, of L products of at most ``size`` 2^e each, is below this, and rounds to +0 whatever is cut
+    if that is less than the smallest output, or half of it.
+    """
+    fa, fb, _, fd = box.formats
+    rho, block = model.rho, box.spec.block or box.k
+    if rho.mode not in ("RZ", "RNE", "RNA"):
+        return model, []
+    one_scale = block % model.L == 0 or model.L >= box.k == block
+    apart = Range(box).high - Range(box).low if one_scale else 1 << 20
+    bits = fa.mantissa_bits + fb.mantissa_bits
+    whole = (
+        min(model.L, box.k)
+        * most(fa)
+        * most(fb)
+        * Fraction(2) ** -max(1, model.F + 1 - bits - apart)
+    )
+    kept = fd.mantissa_bits if rho.mantissa_bits is None else rho.mantissa_bits
+    # The largest e_zero with whole * 2^e_zero below that.
+    never = fd.min_exponent - kept - (rho.mode != "RZ")
+    while whole >= 1:
+        whole, never = whole / 2, never - 1
+    while whole * 2 < 1:
+        whole, never = whole * 2, never + 1
+    if model.e_zero >= never:
+        return model, []
+    why = f"e_zero: {never} and less are alike, no sum is seen that it cuts"
+    return dataclasses.replace(model, e_zero=never), [why]
+
+
 def _why_zero(low: int, last: int, never: int) -> str:
     """A zero c matters if it has the largest exponent and something is cut because of that."""
     reason = (
@@ -103,130 +160,11 @@ def _why_zero(low: int, last: int, never: int) -> str:
     return f"e_zero: {never} and less are alike, {reason}"
 
 
-def _fused(model: FDPA, box: Box) -> tuple[FDPA, list[str]]:
-    why: list[str] = []
-    changes: dict[str, Any] = {}
-    low, last, everything = _span(box, model)
-    scaled = box.scale_format is not None
-    for field, cut in (("F", "cut"), ("F_c", "cut_c"), ("F_groups", "cut_groups")):
-        F = getattr(model, field)
-        if F is not None and everything <= F and not scaled:
-            changes[field] = None
-            why.append(f"{field}: {everything} and more are alike, nothing is cut")
-        if changes.get(field, F) is None:
-            changes[cut] = "RZ"
-    if model.order == "pairwise":  # c joins at the end, by rho alone
-        changes |= {"F_c": None, "cut_c": "RZ", "drop_c": None}
-        if model.c == "late" and model.F2 is None and model.rho_products is None:
-            changes |= {"c": "early", "e_zero": None}
-    if model.groups == 1:
-        changes |= {"F_groups": None, "cut_groups": "RZ"}
-    if model.F2 is None:
-        changes["cut2"] = "RZ"
-    if model.F_sum is None:
-        changes |= {"cut_sum": "RZ", "e_sum": None}
-    F = changes.get("F", model.F)
-    F_c = changes.get("F_c", model.F_c)
-    if model.drop_c is not None and F_c is not None:
-        below = {"RZ": F_c, "RNE": F_c + 1, "RNA": F_c + 1}.get(model.cut_c)
-        if below is not None and model.drop_c >= below:
-            changes["drop_c"] = None
-            why.append("drop_c: a c so small is cut to 0 all the same")
-    elif model.drop_c is not None and model.drop_c >= everything and not scaled:
-        changes["drop_c"] = None
-    early = model.c == "early" and model.groups == 1
-    if model.e_zero is not None and not scaled and model.e_zero < _visible(box, model):
-        changes["e_zero"] = None
-        why.append(f"e_zero: below {_visible(box, model)} no sum it decides is seen in the output")
-    elif early and model.e_zero is not None and not scaled:
-        if F is None:
-            changes["e_zero"] = None
-        elif model.e_zero <= max(low, last + F):
-            changes["e_zero"] = None
-            why.append(_why_zero(low, last, max(low, last + F)))
-    if model.c == "late" and model.F2 is None:
-        changes["e_zero"] = None
-    rho, fd = model.rho, formats.get(model.d)
-    room = fd.max_exponent - fd.mantissa_bits - 1
-    if rho.mode in ("RZ", "RNE", "RNA") and rho.overflow != "inf" and not scaled:
-        # c may be the largest number: products must reach half a unit of its last place.
-        nearest = rho.mode != "RZ" and rho.mantissa_bits is not None
-        if not nearest and box.k * 2 ** (Range(box).high + 2) < 2**room:
-            changes["rho"] = dataclasses.replace(rho, overflow="inf")
-            why.append("overflow: no sum reaches beyond the largest number")
-    kept = fd.mantissa_bits if rho.mantissa_bits is None else rho.mantissa_bits
-    within = model.e_sum is None or model.e_sum <= fd.min_exponent
-    if model.F_sum is not None and within:
-        # Cut to more bits than are kept, and in the same direction, or only below half a step.
-        alike = model.cut_sum == rho.mode and rho.mode in ("RZ", "RD", "RU", "RA")
-        halves = model.cut_sum == "RZ" and rho.mode == "RNA"
-        if (alike and model.F_sum >= kept) or (halves and model.F_sum > kept):
-            changes |= {"F_sum": None, "cut_sum": "RZ", "e_sum": None}
-            why.append(f"F_sum: {kept + halves} and more are alike, the output keeps {kept}")
-    units = [x for x in (F_c, model.F2 if model.c == "late" else F) if x is not None]
-    F_sum = changes.get("F_sum", model.F_sum)
-    if F_sum is not None and model.e_sum is None and len(units) == 2:
-        # The sum has so many bits, all told: L products below 4 and c below 2.
-        bits = max(units) + 3 + model.L.bit_length()
-        if model.groups == 1 and model.order == "chain" and F_sum >= bits:
-            changes |= {"F_sum": None, "cut_sum": "RZ", "e_sum": None}
-            why.append(f"F_sum: {bits} and more are alike, sums have no more bits")
-    overflow = model.product_overflow
-    if overflow is not None and not scaled and overflow >= Range(box).high + 2:
-        changes["product_overflow"] = None
-        why.append("product_overflow: no product is so large")
-    changes |= _alone(_changed(model, changes), box, why)
-    if model.flush_out == "zero":  # which makes +0 of -0
-        changes["zero"] = "plus"
-    steps = formats.get(model.d).min_exponent - kept
-    c_last = box.formats[2].min_exponent - box.formats[2].mantissa_bits
-    whole = not scaled and steps <= min(Range(box).lowest, c_last)
-    if model.zero == "signed" and whole and model.flush_out == "no" and not model.rho_products:
-        changes["zero"] = "plus"
-        why.append("zero: sums are multiples of the output's last place, none is rounded to zero")
-    if changes.get("zero", model.zero) == "plus":  # nothing tells an operand's flushed sign
-        for field in ("flush_in", "flush_c"):
-            if getattr(model, field) == "sign":
-                changes[field] = "zero"
-    return _changed(model, changes), why
-
-
-def _alone(model: FDPA, box: Box, why: list[str]) -> dict[str, Any]:
-    """A product with nothing beside it has no bits below its last; exponents serve cuts alone."""
-    changes: dict[str, Any] = {}
-    apart = model.c == "late" or (model.order == "pairwise" and model.e_zero is None)
-    single = min(model.L, box.k) == 1 == model.groups and box.scale_format is None
-    fa, fb = box.formats[:2]
-    bits = fa.mantissa_bits + fb.mantissa_bits + model.renormalise
-    if model.F is not None and bits <= model.F and apart and single:
-        changes |= {"F": None, "cut": "RZ"}
-        why.append(f"F: {bits} and more are alike, a product with none beside it has no more bits")
-    if changes.get("F", model.F) is model.F_c is model.F2 is model.F_groups is model.drop_c is None:
-        changes |= {"renormalise": False, "groups": 1, "e_zero": None}
-        if model.rho_products is None:
-            changes["c"] = "early"
-    return changes
-
-
-def _visible(box: Box, model: FDPA) -> int:
-    """Products below 2 to this power, however many and cut in any way, sum up to an output of 0."""
-    fd, rho = formats.get(model.d), model.rho
-    if rho.mode not in ("RZ", "RNE", "RNA"):
-        return -(1 << 30)
-    kept = fd.mantissa_bits if rho.mantissa_bits is None else rho.mantissa_bits
-    least = fd.min_exponent if model.flush_out != "no" else fd.min_exponent - kept
-    # A product is below 4 in its exponent's unit, and cutting at most doubles it; then half a step.
-    return least - 4 - (box.k - 1).bit_length()
-
-
-_General = TypeVar("_General", FDPA, SumTree)
-
-
-def _plain_overflow(model: _General) -> _General:
+def _plain_overflow(model: SumTree) -> SumTree:
     """IEEE's overflow is Inf where a mode rounds away from zero or to nearest."""
     changes = {
         name: dataclasses.replace(rho, overflow="inf")
-        for name in ("rho", "rho_products", "rho_product", "out", "rho2")
+        for name in ("rho", "rho_product", "rho2", "out")
         if (rho := getattr(model, name, None)) is not None
         and rho.overflow == "ieee"
         and rho.mode in ("RNE", "RNA", "RA")

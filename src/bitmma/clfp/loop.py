@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -23,14 +22,15 @@ from bitmma import BITS_VERSION, isa
 from bitmma.clfp import assumptions
 from bitmma.clfp.assumptions import NoFunction, example
 from bitmma.clfp.box import BlackBox, Box, BoxError, Codes, Dots
-from bitmma.clfp.equivalence import canonical, reasons
+from bitmma.clfp.equivalence import canonical, kind, reasons
 from bitmma.clfp.evidence import Evidence, predict, predict_calls
 from bitmma.clfp.features import PROBES, Bench
 from bitmma.clfp.inputs import aimed, coverage, neutral, outliers, same, sparse
 from bitmma.clfp.journal import Journal
 from bitmma.clfp.report import Report, Turn
+from bitmma.clfp.separating import separating
 from bitmma.clfp.shrink import shrink
-from bitmma.clfp.space import Space
+from bitmma.clfp.space import EFFORTS, Space
 from bitmma.clfp.tree import read_tree, text
 from bitmma.models import Model, SumTree
 from bitmma.unit import Instruction
@@ -42,8 +42,9 @@ _STARTS = 6
 #: With a model found, other starts are followed if less than one answer in so many is wrong.
 _NEAR = 50
 _RIVALS = 64
-#: Products of models compared with each other in one search.
-_SEARCHED = 1 << 25
+#: Products of models compared with each other in one search, at the most, and how many searches.
+_SEARCHED = 1 << 23
+_SEARCHES = 24
 #: A million outputs are of rows and columns drawn for them; of more, each call's rows also meet the
 #: columns of other calls, so many in all.
 _FRESH, _MEETINGS = 1_000_000, 4
@@ -185,6 +186,7 @@ class _Run:
             self.learn(aimed(self.box, neutral(self.box), self.share(1500), self.fresh()))
             self.learn(outliers(self.box, self.share(200), self.fresh()))
             self.learn(sparse(self.box, neutral(self.box), self.share(400), self.fresh()))
+            self.learn(separating(self.box, [neutral(self.box)], self.share(1500), self.fresh()))
         self.space = Space(self.box, reading.tree, bench.facts)
         self.stages = self.space.stages()
         self.loop()
@@ -229,12 +231,16 @@ class _Run:
                 return [found]
         for name, starts in self.stages:
             self.note("models", f"{name}: {len(starts)} starts")
-            starts = sorted(dict.fromkeys(starts), key=self.evidence.wrong)[:_STARTS]
-            ends: dict[Model, None] = {}
-            for start in starts:
-                near = self.evidence.wrong(start) * _NEAR < self.evidence.count
-                if near or not any(map(self.evidence.fits, ends)):
-                    ends[self.space.descend(start, self.evidence)] = None
+            ends = dict.fromkeys(starts)
+            for effort in range(len(EFFORTS)):
+                starts = sorted(ends, key=self.evidence.wrong)[: _STARTS if effort else None]
+                ends = {}
+                for start in starts:
+                    near = self.evidence.wrong(start) * _NEAR < self.evidence.count
+                    if near or not any(map(self.evidence.fits, ends)):
+                        ends[self.space.descend(start, self.evidence, effort)] = None
+                if any(map(self.evidence.fits, ends)):
+                    break
             good = [m for m in ends if self.evidence.fits(m)]
             for m in ends:
                 wrong = self.evidence.wrong(m)
@@ -248,13 +254,19 @@ class _Run:
 
     def separate(self, models: list[Model]) -> list[Model]:
         """All that agree so far and lie next to each other, told apart as far as can be."""
-        bases = models
-        rivals = self.closure(bases)
-        for turn in range(5):
-            if len(rivals) == 1:
+        rivals = self.closure(models)
+        size, complete = 2000, True
+        for turn in range(_SEARCHES):
+            if len(rivals) == 1 and complete:
                 break
-            asked = self.disagreement(rivals, turn)
-            if asked is not None:
+            asked = self.disagreement(rivals, size, turn) if len(rivals) > 1 else None
+            if asked is None and not complete:
+                rivals, complete = self.closure(rivals), True
+            elif asked is None:
+                size *= 3
+                if size * len(rivals) * self.box.k > _SEARCHED:
+                    break
+            else:
                 self.keep_inputs(asked, self.learn(asked))
                 left = [m for m in rivals if self.evidence.fits(m)]
                 self.note(
@@ -264,35 +276,34 @@ class _Run:
                 )
                 if not left:
                     return []
-                bases = [m for m in bases if m in left] or left[:1]
-                rivals = self.closure(bases)
+                rivals, complete = left, False
         return rivals
 
     def closure(self, models: list[Model]) -> list[Model]:
-        """These and their neighbours that reproduce every answer; bounded."""
-        found = dict.fromkeys(models)
-        for m in models:
-            found |= dict.fromkeys(self.space.rivals(m, self.evidence))
-            if len(found) > _RIVALS:
-                break
-        return list(found)[:_RIVALS]
+        """These and the first's neighbours that reproduce every answer, one of each kind."""
+        found: dict[Model, Model] = {}
+        for m in [*models, *self.space.rivals(models[0], self.evidence)]:
+            found.setdefault(kind(m, self.box), m)
+        return list(found.values())[:_RIVALS]
 
-    def disagreement(self, rivals: list[Model], turn: int) -> Dots | None:
-        """Dot products that tell rivals from the first: a few each, of more inputs each turn."""
-        found: list[Dots] = []
+    def disagreement(self, rivals: list[Model], size: int, turn: int) -> Dots | None:
+        """Dot products that tell rivals from the first, a few each: made for it, and random."""
         first = rivals[0]
-        room = _SEARCHED // (len(rivals) * self.box.spec.n * self.box.k)
-        count = max(self.share(200), min(self.share(2000) << turn, room))
-        other = rivals[1 + turn % (len(rivals) - 1)]
-        for draw, aim in itertools.product((aimed, sparse), (first, other)):
-            calls = self.box.tiles(draw(self.box, aim, count, self.fresh()))
-            base = predict_calls(self.box, first, calls)
-            for other in rivals[1:]:
-                guess = predict_calls(self.box, other, calls)
-                nan = "quiet" in (first.nan, other.nan)
-                places = np.argwhere(~same(self.box.formats[3], base, guess, nan=nan))
-                if len(places):
-                    found.append(self.box.pick(calls, places[:: max(1, len(places) // 8)][:8]))
+        aim = rivals[turn % len(rivals)]
+        tries = Dots.join([
+            separating(self.box, rivals, size, self.fresh()),
+            separating(self.box, [first, aim], size // 4, self.fresh()),
+            aimed(self.box, aim, size // 2, self.fresh()),
+            sparse(self.box, aim, size // 2, self.fresh()),
+        ])  # fmt: skip
+        base = predict(self.box, first, tries)
+        found: list[Dots] = []
+        for other in rivals[1:]:
+            guess = predict(self.box, other, tries)
+            nan = "quiet" in (first.nan, other.nan)
+            places = np.flatnonzero(~same(self.box.formats[3], base, guess, nan=nan))
+            if len(places):
+                found.append(tries[places[:: max(1, len(places) // 8)][:8]])
         return Dots.join(found) if found else None
 
     def keep_inputs(self, x: Dots, d: Codes) -> None:
@@ -318,6 +329,7 @@ class _Run:
                 count = max(r, fresh * r // per_call)
                 x = aimed(self.box, model, count - count // 8, self.fresh())
                 x = Dots.join([x, outliers(self.box, count // 8, self.fresh())])
+                x = Dots.join([x, separating(self.box, [model], count // 4, self.fresh())])
                 calls = self.box.tiles(x)
                 for shift in range(meetings):
                     met = calls.with_columns(shift)

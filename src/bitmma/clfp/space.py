@@ -40,15 +40,21 @@ from bitmma.models import (
     SumTree,
 )
 
-__all__ = ["Space", "Stage"]
+__all__ = ["EFFORTS", "Space", "Stage"]
 
 Stage = tuple[str, list[Model]]
+
+#: What is changed in a search: what readings leave open; every parameter; and two at a time.
+EFFORTS = ("open", "single", "pairs")
 
 #: In trees of so many products each is tried rounded and not.
 _TOGGLED = 64
 
 #: Two parameters are changed at once where less than one answer in so many is wrong.
 _NEAR = 6
+
+#: And over all their range where less than one in so many is.
+_ALMOST = 100
 
 #: The most bits that a cut of a general model keeps.
 _F_MOST = models.F_RANGE[1] + 1
@@ -132,14 +138,21 @@ class Space:
         for form, L in forms:
             if form == "grouped":
                 continue
-            if form == "pairwise":
-                yield from _valid(FDPA, L, order="pairwise", **first)
-                continue
-            yield from _valid(FDPA, L, c="early", **first)
-            yield from _valid(FDPA, L, c="late", **first)
             # What was measured may be the cut of the joint sum.
             joint = {**first, "F": None, "F2": first["F"], "cut2": first["cut"], "c": "late"}
+            if form == "pairwise":
+                yield from _valid(FDPA, L, order="pairwise", **first)
+                yield from _valid(FDPA, L, order="pairwise", **joint)
+                continue
+            yield from _valid(FDPA, L, c="early", **first)
+            if first["rho"].mantissa_bits is not None:  # it may be the terms that were cut to this
+                rho = dataclasses.replace(first["rho"], mantissa_bits=None)
+                F = first["rho"].mantissa_bits
+                terms = {"F": F, "F_c": first["F_c"] or F, "cut": rho.mode, "rho": rho}
+                yield from _valid(FDPA, L, c="early", **{**first, **terms})
+            yield from _valid(FDPA, L, c="late", **first)
             yield from _valid(FDPA, L, **joint)
+            yield from _valid(FDPA, L, **{**joint, "F": first["F"], "cut": first["cut"]})
             if first["F"] and form == "early":
                 F2 = min(first["F"] + 8, _F_MOST)
                 yield from _valid(
@@ -220,18 +233,35 @@ class Space:
         values = self._domain(model, names[0])
         return self._replaced(model, [dict.fromkeys(names, value) for value in values])
 
-    def crossed(self, model: Model, names: tuple[str, str]) -> list[Model]:
-        """The model with all pairs of values of two parameters."""
+    def crossed(
+        self, model: Model, names: tuple[str, str], *, everywhere: bool = True
+    ) -> list[Model]:
+        """The model with all pairs of values of two parameters, or of bits only near ones."""
         if not all(hasattr(model, name) for name in names):
             return []
-        values = itertools.product(*(self._domain(model, name) for name in names))
+        few = any(len(self._domain(model, name)) <= len(models.FLUSHES) for name in names)
+        domain = self._domain if few or everywhere else self._near
+        domains = [domain(model, name) for name in names]
+        if "e_zero" in names:  # which F it is counts little: what shows is where the cut is
+            domains[0] = domains[0][4::6]
+        values = itertools.product(*domains)
         return self._replaced(model, [dict(zip(names, pair, strict=True)) for pair in values])
+
+    def _near(self, model: Model, field: str) -> list[Any]:
+        """Values of a parameter; of bits those close to what the model has and what was read."""
+        values = self._domain(model, field)
+        if _DOMAINS.get(field) is not _bits:
+            return values
+        read = [self.facts.get(x) for x in ("F", "F_c", "mantissa_bits")]
+        known = [getattr(model, x, None) for x in ("F", "F_c", "F2", "F_sum", "F_groups")]
+        near = {x + i for x in (*read, *known) if x is not None for i in range(-2, 4)}
+        return [x for x in values if x is None or x in near]
 
     def _replaced(self, model: Model, changes: list[dict[str, Any]]) -> list[Model]:
         found = []
         for change in changes:
             try:
-                found.append(self.canonical(dataclasses.replace(model, **change)))
+                found.append(dataclasses.replace(model, **change))
             except ValueError:  # values that do not go together
                 continue
         return [x for x in dict.fromkeys(found) if x != model]
@@ -245,30 +275,47 @@ class Space:
     def canonical(self, model: Model) -> Model:
         return canonical(model, self.box)[0]
 
-    def descend(self, start: Model, evidence: Evidence) -> Model:
-        """Change a parameter while fewer answers come out wrong; when stuck, two at once."""
-        best = self.canonical(start)
-        names = [*((f.name,) for f in dataclasses.fields(best)), *_TOGETHER]
+    def descend(self, start: Model, evidence: Evidence, effort: int = len(EFFORTS) - 1) -> Model:
+        """Change a parameter while fewer answers come out wrong; ``effort``: see `EFFORTS`."""
+        best = start
+        fields = sorted((f.name for f in dataclasses.fields(best)), key=_late)
+        fields = [name for name in fields if effort or name in _FIRST]
+        names = [*((name,) for name in fields), *_TOGETHER]
         while wrong := evidence.wrong(best):
             before = best
             for together in names:
                 best = _better(best, self.varied(best, together), evidence)
-            general = isinstance(best, FDPA | SumTree)
+            general = effort == 2 and isinstance(best, FDPA | SumTree)
             if best == before and general and wrong * _NEAR < evidence.count:
+                almost = wrong * _ALMOST < evidence.count
                 for pair in _PAIRS:
-                    best = _better(best, self.crossed(best, pair), evidence)
+                    best = _better(best, self.crossed(best, pair, everywhere=almost), evidence)
             if best == before:
                 break
-        return best
+        return self.canonical(best)
+
+    def _other_cuts(self, model: Model) -> Iterator[list[Model]]:
+        """With cuts where it has none, of all roundings: RZ may show where others do not."""
+        for F, cut in _PAIRS[:3]:
+            if isinstance(model, FDPA) and getattr(model, F) is None:
+                for mode in ("RNE", "RD", "RU", "RA"):
+                    changes = [{F: bits, cut: mode} for bits in range(_F_MOST, 0, -4)]
+                    yield self._replaced(model, changes)
 
     def rivals(self, model: Model, evidence: Evidence) -> list[Model]:
         """Neighbours that reproduce every answer: of each parameter some of its values."""
         found: list[Model] = []
-        for others in self.variations(model):
-            fitting = [x for x in others if evidence.fits(x)]
+        for others in [*self.variations(model), *self._other_cuts(model)]:
+            fitting = [self.canonical(x) for x in others if evidence.fits(x)]
+            fitting = [x for x in dict.fromkeys(fitting) if x != model]
             picked = np.unique(np.linspace(0, len(fitting) - 1, _RIVALS).astype(int))
             found += [fitting[i] for i in picked if fitting]
         return found
+
+
+def _late(field: str) -> int:
+    """In which order parameters are changed: first those that no reading tells."""
+    return _FIRST.index(field) if field in _FIRST else len(_FIRST)
 
 
 def _valid(build: Callable[..., Model], *args: Any, **parameters: Any) -> list[Model]:
@@ -284,7 +331,7 @@ def _better(best: Model, others: list[Model], evidence: Evidence) -> Model:
     wrong = evidence.wrong(best)
     for other in others:
         if not wrong:
-            break
+            return best
         count = evidence.wrong(other, wrong - 1)
         if count < wrong:
             best, wrong = other, count
@@ -302,10 +349,16 @@ def _binary(tree: Tree) -> bool:
 #: Parameters that often have one value together.
 _TOGETHER: tuple[tuple[str, ...], ...] = (("F", "F_c"), ("cut", "cut_c"), ("flush_in", "flush_c"))
 
+#: Parameters that readings leave open most often, and that cost little to try.
+_FIRST = ("rho", "e_zero", "zero", "flush_out", "flush_c", "flush_in", "cut", "cut_c")
+
 #: Parameters that can hide each other: how many bits are kept, and how the rest is rounded.
 _PAIRS = (
     ("F", "cut"), ("F_c", "cut_c"), ("F2", "cut2"), ("F_sum", "cut_sum"),
-    ("F_groups", "cut_groups"), ("F_c", "F2"), ("flush_out", "flush_last"),
+    ("F_groups", "cut_groups"), ("F_c", "F2"), ("F_c", "flush_c"), ("flush_c", "flush_out"),
+    ("flush_out", "flush_last"),
+    ("zero", "flush_out"), ("cut", "cut_c"), ("cut", "cut2"), ("cut", "rho"),
+    ("F", "renormalise"), ("F_c", "renormalise"), ("F", "e_zero"), ("F2", "e_zero"),
 )  # fmt: skip
 
 

@@ -1,0 +1,511 @@
+"""Inputs on which models can differ, made of the parameters in which they do.
+
+Random inputs seldom have a bit just where a cut falls. Here a dot product has a few terms, most of
+them powers of two, whose distances are drawn from the parameters of the models in question, and one
+of which lies where something ends: at the smallest normal output, the exponent of a zero, the
+largest number. The models are run on many such inputs, and where they differ the box is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from bitmma import formats
+from bitmma.clfp.box import Box, Codes, Dots
+from bitmma.clfp.numbers import Range
+from bitmma.formats import Format
+from bitmma.models import Conversion, Model
+
+__all__ = ["AIMS", "Aim", "separating"]
+
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+#: Fields that say how many bits are kept below some exponent.
+_BITS = ("F", "F_c", "F2", "F_sum", "F_groups", "drop_c")
+#: Fields that are a conversion.
+_CONVERSIONS = ("rho", "rho_products", "rho_product", "rho2", "out")
+#: Fields that are an exponent.
+_PLACES = ("e_zero", "e_sum", "product_overflow")
+
+#: Significands of terms: one, three halves, the most, one and a last place, one and another bit, a
+#: run of ones, any; and one where a is half the smallest normal number, or the smallest number.
+_ONE, _HALVES, _MOST, _ODD, _BIT, _RUN, _ANY, _SMALL, _LEAST = range(9)
+
+
+@dataclass
+class _Terms:
+    """Rows of terms. Lane -1: there is no such term; lane k: c.
+
+    Attributes:
+        lane, e, shape, negative: (N, T): where, floor(log2) of the operands' product, significand.
+        rest: (N,): the exponent of a power of two in every other lane; ``rest_used``, where.
+        minus_c: (N,): a c of no term is -0. minus_zero: so are products of no term.
+        solved: (N, 3): c is to bring the sum so many bits below its first, to a multiple of that
+            and so many times 2 to minus the second more.
+    """
+
+    lane: Ints
+    e: Ints
+    shape: Ints
+    negative: Mask
+    rest: Ints
+    rest_used: Mask
+    rest_negative: Mask
+    minus_c: Mask
+    minus_zero: Mask
+    solved: Ints | None = None
+
+
+class _Setting:
+    """What is drawn from: lanes, distances and places, by the models in question."""
+
+    def __init__(self, box: Box, models: Iterable[Model], seed: int) -> None:
+        self.box, self.k = box, box.k
+        self.rng = np.random.default_rng([seed, 11])
+        self.range = r = Range(box)
+        _, _, fc, fd = box.formats
+        units = [getattr(m, "unit", m) for m in models]
+        kept = {bits for m in units for bits in _kept(m)}
+        self.steps = sorted({min(max(1, m.group), box.k) for m in units})
+        near = {v + i for v in kept for i in (-1, 0, 1, 2)} | {0, 1, 2}
+        # Half of them of what the models differ in.
+        sharp = {v + i for v in kept for i in (-1, 0, 1) if not all(v in _kept(m) for m in units)}
+        self.gaps = np.array(sorted(v for v in near if v >= 0), np.int64)
+        sharp &= set(self.gaps.tolist())
+        if sharp:
+            more = sorted(sharp) * max(1, len(self.gaps) // len(sharp))
+            self.gaps = np.concatenate([self.gaps, np.array(more, np.int64)])
+        ends = {fd.min_exponent, fc.min_exponent, fd.max_exponent, r.low, r.lowest, r.high}
+        ends |= {fd.min_exponent - v for v in kept}
+        ends |= {v for m in units for name in _PLACES if (v := getattr(m, name, None)) is not None}
+        conversions = [m for m in units if hasattr(m, "rho")]
+        self.halves = np.array(
+            sorted({_bits(m.rho) + i for m in conversions for i in (1, 2)} or {1})
+        )
+        zeros = {e for m in units if (e := getattr(m, "e_zero", None)) is not None}
+        self.zeros = np.array(sorted(zeros or {fd.min_exponent}), np.int64)
+        self.places = np.array(sorted({v + i for v in ends for i in (-2, -1, 0, 1)}), np.int64)
+
+    def choose(self, values: Sequence[int] | Ints, *shape: int) -> Ints:
+        found: Ints = np.asarray(values, np.int64)[self.rng.integers(len(values), size=shape)]
+        return found
+
+    def one_in(self, n: float, *shape: int) -> Mask:
+        found: Mask = self.rng.random(shape) < 1 / n
+        return found
+
+    def lanes(self, n: int, terms: int) -> Ints:
+        """Lanes (n, terms) of each row, all different, often of one step; c at times one of them.
+
+        There are -1 among them where there are fewer lanes than terms.
+        """
+        k = self.k
+        step = self.choose(self.steps, n)
+        step = np.where(self.one_in(3, n), k, step)
+        start = (self.rng.random(n) * (k // step)).astype(np.int64) * step
+        lane = np.arange(k)
+        order = self.rng.random((n, k)) + 2.0 * ((lane - start[:, None]) // step[:, None] != 0)
+        order = np.where(self.one_in(2, n, 1), order, np.abs(lane - start[:, None]) + 0.0)
+        picked = np.argsort(order, axis=1)[:, :terms]
+        found = np.full((n, terms), -1, np.int64)
+        found[:, : picked.shape[1]] = picked
+        if k < terms:  # any of the terms may be the one that is left out
+            found = self.rng.permuted(found, axis=1)
+        at = self.choose(np.arange(-terms, terms), n)
+        rows = np.flatnonzero(at >= 0)
+        found[rows, at[rows]] = k
+        return found
+
+    def empty(self, n: int, terms: int) -> _Terms:
+        """Rows of powers of two of random sign and exponent 0 in random lanes, zeros elsewhere."""
+        return _Terms(
+            self.lanes(n, terms), np.zeros((n, terms), np.int64), np.zeros((n, terms), np.int64),
+            self.one_in(2, n, terms), np.zeros(n, np.int64), np.zeros(n, bool), self.one_in(2, n),
+            self.one_in(2, n), self.one_in(4, n),
+        )  # fmt: skip
+
+    def middle(self, n: int) -> Ints:
+        """Exponents for the largest term of a row, half of them among the largest."""
+        high, low = self.range.high, max(self.range.low, self.box.formats[3].min_exponent)
+        seen = min(high, self.box.formats[3].max_exponent - 2)
+        top = np.where(self.one_in(4, n), high, seen) - self.choose(range(6), n)
+        return np.where(self.one_in(2, n), top, self.choose(range(low, seen + 1), n))
+
+    def ends(self, x: _Terms) -> Ints:
+        """By how much to move a row so that one of its terms lies at one of the places."""
+        n, terms = x.e.shape
+        which = self.choose(range(min(terms, 5)), n)
+        return self.choose(self.places, n) - x.e[np.arange(n), which]
+
+    def somewhere(self, x: _Terms) -> None:
+        """Move rows, half of them to the middle and half to the ends."""
+        n = len(x.e)
+        _move(x, np.where(self.one_in(2, n), self.middle(n), self.ends(x)))
+
+
+def _move(x: _Terms, by: Ints) -> None:
+    x.e = x.e + by[:, None]
+    x.rest = x.rest + by
+
+
+def _kept(model: Model) -> Iterable[int]:
+    for name in _BITS:
+        bits = getattr(model, name, None)
+        if bits is not None:
+            yield int(bits)
+    for name in _CONVERSIONS:
+        rho = getattr(model, name, None)
+        if isinstance(rho, Conversion):
+            yield _bits(rho)
+
+
+def _bits(rho: Conversion) -> int:
+    bits = rho.mantissa_bits
+    return formats.get(rho.format).mantissa_bits if bits is None else bits
+
+
+# --- what is fed ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Aim:
+    """One kind of input.
+
+    Attributes:
+        name, fed: in words.
+        draw: so many rows of it.
+    """
+
+    name: str
+    fed: str
+    draw: Callable[[_Setting, int], _Terms]
+
+
+AIMS: list[Aim] = []
+_Draw = Callable[[_Setting, int], _Terms]
+
+
+def _aim(name: str, fed: str) -> Callable[[_Draw], _Draw]:
+    def register(draw: _Draw) -> _Draw:
+        AIMS.append(Aim(name, fed, draw))
+        return draw
+
+    return register
+
+
+def _few(s: _Setting, n: int) -> _Terms:
+    """U, perhaps -U, and three smaller terms at distances that the models' parameters give."""
+    x = s.empty(n, 5)
+    gap = s.choose(s.gaps, n, 5)
+    gap[:, 4] = np.where(s.one_in(2, n), gap[:, 4], s.choose(range(70), n))
+    gap[:, :2] = np.where(s.one_in(8, n, 2), gap[:, :2] % 3, 0)
+    chained = s.one_in(2, n)  # the last two as far below the third as they are below U
+    gap[:, 3] = np.where(chained, gap[:, 2] + s.choose([0, 1, 2, 3], n), gap[:, 3])
+    x.e = -gap
+    x.lane[:, 1] = np.where(s.one_in(2, n), -1, x.lane[:, 1])
+    x.lane[:, 3:] = np.where(s.one_in(3, n, 2), -1, x.lane[:, 3:])
+    cancels = ~s.one_in(4, n)
+    x.negative[:, 1] = np.where(cancels, ~x.negative[:, 0], x.negative[:, 1])
+    x.shape = np.where(s.one_in(5, n, 5), s.choose(range(9), n, 5), _ONE)
+    x.shape[:, 1] = np.where(cancels & ~s.one_in(5, n), x.shape[:, 0], x.shape[:, 1])
+    return x
+
+
+@_aim("a bit where something is cut", "U, perhaps -U, and bits where the cuts fall, or just beside")
+def _at_cuts(s: _Setting, n: int) -> _Terms:
+    x = _few(s, n)
+    _move(x, s.middle(n))
+    return x
+
+
+@_aim("what is left of U - U", "U and -U, as large as they can be, and small numbers beside them")
+def _left(s: _Setting, n: int) -> _Terms:
+    x = s.empty(n, 5)
+    high = s.range.high - s.choose(range(12), n)
+    at = np.where(s.one_in(2, n), high, s.choose(s.places, n))
+    at = np.where(s.one_in(4, n), s.range.high, at)
+    x.negative[:, 1] = ~x.negative[:, 0]
+    x.shape = s.choose([_ONE] * 7 + [_BIT, _RUN, _ANY, _ODD, _LEAST], n, 5)
+    x.shape[:, :2] = s.choose([_ONE, _ONE, _HALVES, _MOST], n, 1)
+    gap = s.choose(s.gaps, n)
+    low = s.choose(s.places, n)
+    inside = at - (s.rng.random(n) * gap).astype(np.int64)
+    first = np.where(
+        s.one_in(2, n), inside, np.where(s.one_in(2, n), low, at - s.choose(s.gaps, n))
+    )
+    second = np.where(s.one_in(2, n), first - s.choose(s.halves, n), s.choose(s.places, n))
+    x.e = np.stack([at, at, first, second, at - gap], axis=1)
+    x.e[:, 2:] = np.minimum(x.e[:, 2:], at[:, None])
+    x.lane[:, 2:] = np.where(s.one_in(3, n, 3), -1, x.lane[:, 2:])
+    free = ~(x.lane == s.k).any(axis=1) & s.one_in(2, n)
+    x.lane[free, 2] = s.k
+    return x
+
+
+@_aim("c = 0 decides", "c = 0, products just below its exponent, one where half a unit is")
+def _zero_decides(s: _Setting, n: int) -> _Terms:
+    x = s.empty(n, min(s.k, 33))
+    terms = x.e.shape[1]
+    x.lane = np.where(x.lane == s.k, -1, x.lane)
+    top = s.choose(s.zeros, n) - s.choose([1, 1, 1, 2, 3, 0, -1], n)
+    few = np.minimum(s.choose(range(1, terms + 1), n), s.choose(s.steps, n))
+    few = np.where(
+        s.one_in(2, n), few, np.maximum(s.choose(s.steps, n) - s.choose([0, 1, 2], n), 1)
+    )
+    x.e = np.repeat(top[:, None], terms, axis=1)
+    shape = s.choose([_MOST, _MOST, _HALVES, _ONE, _RUN, _ANY], n, 1)
+    x.shape = np.where(s.one_in(6, n, 1), s.choose(range(7), n, terms), shape)
+    x.negative = np.where(s.one_in(6, n, 1), x.negative, x.negative[:, :1])
+    # Its sum has about so many bits above the products' exponent.
+    carry = np.ceil(np.log2(few * np.where(shape[:, 0] == _MOST, 4, 2))).astype(np.int64)
+    x.lane = np.where(np.arange(terms) >= few[:, None], -1, x.lane)
+    down = s.choose(s.halves, n) - carry + s.choose([0, 0, 1, 2, -1], n)
+    x.e[:, 0] = top - np.where(s.one_in(4, n), s.choose(s.gaps, n), down)
+    x.shape[:, 0] = s.choose([_ONE, _MOST, _RUN, _RUN, _ODD, _ANY], n)
+    x.negative[:, 0] = s.one_in(2, n)
+    x.rest, x.rest_used = top - s.choose(s.gaps, n), s.one_in(3, n)
+    return x
+
+
+@_aim("c beside a boundary", "products, and the c that brings their sum to half a unit, or just by")
+def _solved(s: _Setting, n: int) -> _Terms:
+    x = _carries(s, n)
+    x.lane = np.where(x.lane == s.k, -1, x.lane)
+    gap = s.choose(s.gaps, n)
+    x.solved = np.stack([s.choose(s.halves, n), gap, s.choose([0, 0, 1, 1, 2, 3, -1], n)], axis=1)
+    return x
+
+
+@_aim("a bit where something ends", "the same at the smallest outputs, at e_zero, at overflow")
+def _at_ends(s: _Setting, n: int) -> _Terms:
+    x = _few(s, n)
+    _move(x, s.ends(x))
+    return x
+
+
+@_aim("many hairs", "U, half a unit, less a little, and in all other lanes what is cut from it")
+def _hairs(s: _Setting, n: int) -> _Terms:
+    x = s.empty(n, 3)
+    x.e[:, 1] = -np.where(s.one_in(3, n), s.choose(s.gaps, n), s.choose(s.halves, n))
+    hair = s.choose(s.gaps, n)
+    x.e[:, 2] = np.where(s.one_in(4, n), -s.choose(s.gaps, n), s.choose(range(6), n) - hair)
+    x.negative[:, 2] = np.where(s.one_in(4, n), x.negative[:, 2], ~x.rest_negative)
+    x.rest = -hair - s.choose(range(3), n)
+    x.rest_used[:] = True
+    x.lane[:, 1:] = np.where(s.one_in(3, n, 2), -1, x.lane[:, 1:])
+    s.somewhere(x)
+    return x
+
+
+@_aim("carries", "the largest significands in all lanes but a few, and bits where the cuts fall")
+def _carries(s: _Setting, n: int) -> _Terms:
+    terms = min(s.k + 1, 65)
+    x = s.empty(n, terms)
+    small = s.rng.random((n, terms)) < s.choose([0, 1, 2, 6], n, 1) / terms
+    count = max(terms.bit_length(), 1)
+    gap = s.choose(s.gaps, n, terms)
+    gap = np.where(
+        s.one_in(2, n, terms), gap, s.choose(s.halves, n, 1) - s.choose(range(count + 1), n, 1)
+    )
+    x.e = np.where(small, -gap, 0)
+    large = s.choose([_MOST, _MOST, _MOST, _HALVES, _BIT, _ANY], n, 1)
+    large = np.where(s.one_in(8, n, terms), s.choose([_MOST, _HALVES, _BIT, _ANY], n, terms), large)
+    x.shape = np.where(small, s.choose([_ONE, _ONE, _MOST, _ODD, _ANY], n, terms), large)
+    x.negative = np.where(small | s.one_in(8, n, 1), x.negative, x.negative[:, :1])
+    with_c = s.one_in(2, n)
+    x.lane[with_c] = np.where(x.lane[with_c] == s.k, -1, x.lane[with_c])
+    x.lane[with_c, 0] = s.k
+    step = s.choose([0, 0, 1, 2], n) + s.choose(s.steps, n) - 1
+    few = np.where(s.one_in(2, n), step, s.choose(range(terms), n))
+    x.lane = np.where((np.arange(terms) > few[:, None]) & ~s.one_in(4, n, 1), -1, x.lane)
+    s.somewhere(x)
+    return x
+
+
+@_aim("zeros", "zeros of all signs, and the smallest numbers of either sign beside them")
+def _zeros(s: _Setting, n: int) -> _Terms:
+    x = s.empty(n, 3)
+    x.lane = np.where(s.one_in(2, n, 3), -1, x.lane)
+    x.shape = np.where(s.one_in(3, n, 3), _SMALL, _ONE)
+    fd = s.box.formats[3]
+    last = fd.min_exponent - fd.mantissa_bits
+    low = s.choose([s.range.lowest, last, last - 1, fd.min_exponent, *s.places.tolist()], n)
+    x.e = low[:, None] + s.choose([0, 0, 1, 2, 3], n, 3)
+    x.negative[:, 1] = np.where(s.one_in(2, n), ~x.negative[:, 0], x.negative[:, 1])
+    x.minus_zero = s.one_in(2, n)
+    return x
+
+
+@_aim("a far c", "products, and c as far from them as the models' parameters say")
+def _far_c(s: _Setting, n: int) -> _Terms:
+    x = s.empty(n, 4)
+    x.lane = np.where(x.lane == s.k, -1, x.lane)
+    x.lane[:, 0] = s.k
+    x.lane[:, 2:] = np.where(s.one_in(2, n, 2), -1, x.lane[:, 2:])
+    x.e[:, 1:] = s.choose(s.gaps, n, 1) * np.where(s.one_in(3, n, 1), -1, 1)
+    x.e[:, 2:] -= np.where(s.one_in(2, n, 2), 0, s.choose(s.gaps, n, 2))
+    x.shape = np.where(s.one_in(2, n, 4), s.choose(range(9), n, 4), _ONE)
+    s.somewhere(x)
+    return x
+
+
+def separating(box: Box, models: Sequence[Model], count: int, seed: int) -> Dots:
+    """About so many dot products, of every aim, made for telling these models apart."""
+    s = _Setting(box, models, seed)
+    if box.scale_format is not None:
+        return _scaled(s, count)
+    each = -(-count // len(AIMS))
+    return Dots.join([_written(s, aim.draw(s, each)) for aim in AIMS])
+
+
+def _scaled(s: _Setting, n: int) -> Dots:
+    """With block scales: whole rows, scaled to where something ends, some blocks far below others.
+
+    Operands are of the largest, or any, or zeros; a block's products have one sign or any; c is 0
+    more often than not.
+    """
+    box, k = s.box, s.k
+    fs, block = box.scale_format, box.spec.block
+    assert fs is not None and block
+    fc = box.formats[2]
+    shape = (n, k // block)
+    operands = []
+    zero, most = s.choose([0, 0, 4, 12], n, 1) / 16, s.choose([0, 4, 12, 15], n, 1) / 16
+    group = np.repeat(s.one_in(2, *shape), block, axis=1) & s.one_in(2, n, 1)
+    signs = (group, s.one_in(2, n, k) & s.one_in(2, n, 1))
+    for fmt, sign in zip(box.formats[:2], signs, strict=True):
+        code = s.choose(range((fmt.max_code >> fmt.dropped_bits) + 1), n, k) << fmt.dropped_bits
+        draw = s.rng.random((n, k))
+        code = np.where(draw < most, fmt.max_code, np.where(draw > 1 - zero / 2, 0, code))
+        code |= np.where(sign & ((code != 0) | (fmt.specials != "fnuz")), fmt.sign_bit, 0)
+        operands.append(code.astype(fmt.code_dtype))
+    sums = np.array([fs.max_exponent, *range(-14, 3)], np.int64) + box.formats[3].min_exponent
+    sums[1:] -= box.formats[3].mantissa_bits
+    at = np.where(s.one_in(2, n, 1), s.choose(s.zeros, n, 1), s.choose(s.places, n, 1))
+    at = np.where(s.one_in(3, n, 1), s.choose(sums, n, 1), at) - s.choose(range(6), n, 1)
+    # And sums that are, just so, not below the smallest output, or a few times as large.
+    values = (formats.decode(x, fmt) for x, fmt in zip(operands, box.formats, strict=False))
+    total = np.abs(np.prod(list(values), axis=0).sum(axis=1, keepdims=True))
+    first = sums[-3] - (np.frexp(total)[1] - 1) + s.choose([0, 0, 1, 2], n, 1)
+    just = s.one_in(3, n, 1) & (total > 0)
+    at = np.where(just, first, at)
+    lower = np.where(s.one_in(2, n, 1) | just, at, s.choose(s.zeros, n, 1)) - s.choose(
+        s.gaps, *shape
+    )
+    e = np.where(s.one_in(2, *shape) | just, at, lower)
+    low, high = fs.min_exponent, fs.max_exponent
+    half = np.clip(e >> 1, low, high)
+    rest = np.clip(e - half, low, high)
+    scales = [((x - low + (fs.specials != "ue8m0")) << fs.mantissa_bits) for x in (half, rest)]
+    e_c = at[:, 0] - s.choose(s.gaps, n)
+    c, held = _numbers(s, fc, e_c, s.choose(range(7), n), s.one_in(2, n))
+    none = s.one_in(1.5, n) | ~held
+    c = np.where(none, np.where(s.one_in(2, n), fc.sign_bit, 0), c).astype(fc.code_dtype)
+    scale_a, scale_b = (x.astype(fs.code_dtype) for x in scales)
+    return Dots(operands[0], operands[1], c, scale_a, scale_b)
+
+
+# --- into codes -----------------------------------------------------------------------------------
+
+
+def _written(s: _Setting, x: _Terms) -> Dots:
+    """The rows whose terms all exist in the box's formats."""
+    fc = s.box.formats[2]
+    n, k = len(x.e), s.k
+    a, b = _beside(s, x, k + 2)
+    rows = np.arange(n)[:, None]
+    pa, pb, held = _products(s, x.e, x.shape, x.negative)
+    c, c_held = _numbers(s, fc, x.e, x.shape, x.negative)
+    ra, rb, r_held = _products(s, x.rest, np.zeros(n, np.int64), x.rest_negative)
+    r_held |= ~x.rest_used
+    a[x.rest_used], b[x.rest_used] = ra[x.rest_used, None], rb[x.rest_used, None]
+    is_c, none = x.lane == k, x.lane < 0
+    lane = np.where(is_c | none, k + 1, x.lane)  # a lane for nothing
+    a[rows, lane], b[rows, lane] = pa, pb
+    zero = np.where(x.minus_c & (fc.specials != "fnuz"), fc.sign_bit, 0).astype(fc.code_dtype)
+    addend = np.where(is_c.any(axis=1), np.where(is_c, c, 0).max(axis=1), zero)
+    if x.solved is not None:
+        solved = _c_beside(s, a[:, :k], b[:, :k], x)
+        addend = np.where(is_c.any(axis=1), addend, solved)
+    good = (np.where(is_c, c_held, held) | none).all(axis=1) & r_held
+    return Dots(a[good, :k], b[good, :k], addend.astype(fc.code_dtype)[good])
+
+
+def _c_beside(s: _Setting, a: Codes, b: Codes, x: _Terms) -> Codes:
+    """The c that moves the products' sum to where the rows' ``solved`` say."""
+    fa, fb, fc, _ = s.box.formats
+    assert x.solved is not None
+    half, gap, more = x.solved.T
+    with np.errstate(all="ignore"):
+        terms = formats.decode(a, fa).astype(np.longdouble) * formats.decode(b, fb)
+        total = terms.sum(axis=1)
+        largest = np.frexp(np.abs(terms).max(axis=1))[1].astype(np.int64) - 1
+        n = len(total)
+        far = np.where(s.one_in(2, n), 2, half + 2) * s.rng.random(n)  # c is small, or of any size
+        way = np.where(s.one_in(2, n), 1, -1)
+        rough = total + way * np.ldexp(np.ldexp(total, -half), np.floor(far).astype(np.int64))
+        own = np.frexp(rough)[1].astype(np.int64) - 1
+        grid = np.ldexp(np.longdouble(1), own - half)
+        near = np.rint(rough / grid)
+        sign = np.where(s.one_in(2, len(total)), 1, -1)
+        c = near * grid + sign * more * np.ldexp(np.longdouble(1), largest - gap) - total
+        c = np.nan_to_num(c.astype(np.float64))
+    out: Codes = formats.quantize(c, fc, saturate=True).view(fc.code_dtype)
+    return out
+
+
+def _beside(s: _Setting, x: _Terms, lanes: int) -> tuple[Codes, Codes]:
+    """Operands of the products that are no terms: one or both of them zero, of all signs."""
+    n = len(x.e)
+    negative = s.one_in(2, n, 1) ^ (s.one_in(2, n, lanes) & s.one_in(4, n, 1))
+    other = np.where(s.one_in(2, n, 1), negative ^ x.minus_zero[:, None], s.one_in(2, n, lanes))
+    which = s.choose([0, 0, 1, 2], n, 1)
+    found = []
+    for fmt, sign, is_one in zip(
+        s.box.formats[:2], (negative, other), (which == 1, which == 2), strict=True
+    ):
+        signed = is_one if fmt.specials == "fnuz" else np.ones((n, 1), bool)
+        code = np.where(is_one, fmt.encode(1, 0), 0) | np.where(sign & signed, fmt.sign_bit, 0)
+        found.append(code.astype(fmt.code_dtype))
+    return found[0], found[1]
+
+
+def _numbers(s: _Setting, fmt: Format, e: Ints, shape: Ints, negative: Mask) -> tuple[Codes, Mask]:
+    """Codes of one number each, and where the format has it."""
+    M, low = fmt.mantissa_bits, fmt.min_exponent
+    bit = 1 << np.maximum(M - s.choose(s.gaps, *e.shape), 0) & (1 << M) - 1
+    some = s.rng.integers(0, 1 << M, e.shape)
+    half = 1 << M >> 1
+    run = (1 << M) - (1 << np.maximum(M - s.choose(range(1, 6), *e.shape), 0))
+    zero = np.zeros_like(e)
+    shapes = [zero, zero + half, zero + (1 << M) - 1, zero + min(1, M), bit, run, some, zero, zero]
+    fraction: Ints = np.choose(shape, shapes)
+    down = np.clip(low - e, 0, M + 1)
+    code = (np.maximum(e, low) - low << M) + ((fraction | 1 << M) >> down)
+    held = (down <= M) & (code <= fmt.max_code >> fmt.dropped_bits)
+    words = (np.where(held, code, 0) << fmt.dropped_bits).astype(np.uint64)
+    words |= np.where(negative & held, np.uint64(fmt.sign_bit), np.uint64(0))
+    return words.astype(fmt.code_dtype), held
+
+
+def _products(s: _Setting, e: Ints, shape: Ints, negative: Mask) -> tuple[Codes, Codes, Mask]:
+    """Codes of a and b: normal numbers, with exponents as even as can be, where there are such."""
+    fa, fb = s.box.formats[:2]
+    lowest = np.maximum(fa.min_exponent, e - fb.max_exponent)
+    half = np.clip(e >> 1, lowest, np.minimum(fa.max_exponent, e - fb.min_exponent))
+    # Below all of those a stays normal down to its lowest exponent, and then b.
+    half = np.maximum(half, fa.min_exponent)
+    below = e < fa.min_exponent + fb.min_exponent - fb.mantissa_bits
+    half = np.where(below, e - fb.min_exponent + fb.mantissa_bits, half)
+    half = np.where(shape == _SMALL, fa.min_exponent - min(1, fa.mantissa_bits), half)
+    half = np.where(shape == _LEAST, fa.min_exponent - fa.mantissa_bits, half)
+    single = (shape == _ODD) | (shape == _RUN)
+    b_shape = np.where(single, _ONE, shape)
+    a, a_held = _numbers(s, fa, half, shape, negative)
+    b, b_held = _numbers(s, fb, e - half, b_shape, s.one_in(2, *e.shape) & (shape == _ANY))
+    return a, b, a_held & b_held

@@ -1,0 +1,199 @@
+"""Parameters of fused sums that cannot matter: every rule against the engine, and its edges."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bitmma.clfp import BlackBox
+from bitmma.clfp.box import Box, Dots
+from bitmma.clfp.equivalence import canonical, kind
+from bitmma.clfp.evidence import predict
+from bitmma.clfp.fused import RULES, Reach, plainest
+from bitmma.clfp.inputs import aimed, same
+from bitmma.clfp.separating import AIMS, separating
+from bitmma.formats import ROUNDINGS
+from bitmma.models import (
+    FDPA,
+    FLUSHES,
+    OVERFLOWS,
+    RNE_FP32,
+    RZ_FP32,
+    STFDPA,
+    ZERO_RULES,
+    Conversion,
+    FTZMulAdd,
+    Model,
+)
+
+FORMATS = [
+    ("f16", "f32"), ("bf16", "f32"), ("f16", "f16"), ("e5m2", "f32"), ("e4m3", "f32"),
+    ("e2m1", "f32"), ("f32", "f32"),
+]  # fmt: skip
+
+
+def box_of(a: str, c: str, k: int, **scaled: Any) -> Box:
+    """A box that is not asked."""
+    return Box(BlackBox(lambda *x: x[2], 8, 8, k, a, c=c, **scaled))
+
+
+def differ(box: Box, x: Model, y: Model, rows: int, seed: int) -> int:
+    """On how many inputs made for it, and random ones, two models differ."""
+    dots = Dots.join([
+        separating(box, [x, y], rows, seed), aimed(box, x, rows // 4, seed),
+        aimed(box, y, rows // 4, seed + 1),
+    ])  # fmt: skip
+    got = [predict(box, m, dots) for m in (x, y)]
+    return int((~same(box.formats[3], *got, nan="quiet" in (x.nan, y.nan))).sum())
+
+
+def random_model(rng: np.random.Generator, c: str, L: int) -> FDPA:
+    """Any parameters, each of them often at an end of its range."""
+
+    def one(*choices: Any) -> Any:
+        return choices[int(rng.integers(len(choices)))]
+
+    def bits() -> int | None:
+        low, high = one((1, 30), (8, 41), (1, 66))
+        return one(None, int(rng.integers(low, high)))
+
+    modes, kept = tuple(ROUNDINGS), {"f32": 23, "f16": 10}[c]
+    late = one(False, True)
+    rounded = Conversion(one(*modes), one("f32", "f16")) if late and one(0, 0, 0, 1) else None
+    return FDPA(
+        L, bits(), one("RZ", *modes), "late" if late else "early", bits(), one("RZ", *modes),
+        one(None, int(rng.integers(-200, 20)), {"f32": -133, "f16": -21}[c]),
+        one(None, None, int(rng.integers(0, 65))), one(False, True), one(1, 1, 1, 2, 4), bits(),
+        one(*modes), bits() if late else None, one("RZ", *modes), rounded, one(None, bits()),
+        one("RZ", *modes), one(None, None, -126, int(rng.integers(-160, 10))),
+        one(None, None, None, 128, 16),
+        Conversion(one(*modes), c, one(None, None, int(rng.integers(2, kept + 1))),
+                   one("inf", *OVERFLOWS)),
+        one(*FLUSHES), one(*FLUSHES), one(*FLUSHES), one("chain", "chain", "pairwise"),
+        one(*ZERO_RULES), nan="quiet",
+    )  # fmt: skip
+
+
+#: How often each rule is tried. `plainest` applies the first that finds anything, over and over.
+_TIMES = 4
+
+
+def test_what_a_rule_calls_equal_is_equal() -> None:
+    """Random models, each rule's change tested alone, the rarer rules as often as the others."""
+    met: Counter[str] = Counter()
+    for seed in range(320):
+        rng = np.random.default_rng([seed, 1])
+        a, c = FORMATS[seed % len(FORMATS)]
+        L = int(rng.choice([1, 1, 2, 4, 8]))
+        box = box_of(a, c, min(16, L * int(rng.choice([1, 2, 4]))))
+        model = random_model(rng, c, L)
+        for _ in range(30):
+            found = next(
+                ((rule.__name__, x[0]) for rule in RULES if (x := rule(model, Reach(box, model)))),
+                None,
+            )
+            if found is None:
+                break
+            name, changes = found
+            changed = dataclasses.replace(model, **changes)
+            met[name] += 1
+            if met[name] <= _TIMES:
+                assert not differ(box, model, changed, 2500, seed), (name, model, changes, box.spec)
+            model = changed
+        assert plainest(model, box)[0] == plainest(plainest(model, box)[0], box)[0]
+    rare = {"_hair_of_a_product", "_whole_c"}  # see the edges below
+    assert set(met) >= {rule.__name__ for rule in RULES} - rare, met
+
+
+# --- the edges ------------------------------------------------------------------------------------
+
+EXACT = FDPA(16, None, F_c=None, e_zero=None, rho=RNE_FP32, nan="quiet")
+PAIRS = dataclasses.replace(EXACT, L=4, order="pairwise")
+CUT = FDPA(4, 20, F_c=20, e_zero=None, rho=RNE_FP32, nan="quiet")
+
+
+def changed(model: FDPA, **changes: Any) -> FDPA:
+    return dataclasses.replace(model, **changes)
+
+
+RD16, RNE16 = Conversion("RD", "f16"), Conversion("RNE", "f16")
+
+#: Formats of a and c, K, a model, a parameter, its value just inside of a rule and just outside.
+EDGES: list[tuple[str, str, int, FDPA, str, Any, Any]] = [
+    ("e4m3", "f32", 8, PAIRS, "F", 34, 33),
+    ("e4m3", "f32", 8, changed(PAIRS, c="late"), "F2", 34, 33),
+    ("f16", "f16", 16, changed(EXACT, rho=RD16), "F_c", 54, 53),
+    ("f16", "f16", 16, changed(EXACT, rho=RD16), "drop_c", 44, 43),
+    ("f16", "f32", 4, changed(CUT, F=10), "e_zero", -28, -27),
+    ("bf16", "f32", 2, changed(CUT, L=1, F=28, cut="RA", flush_out="zero"), "e_zero", -113, -112),
+    ("bf16", "f32", 8, changed(CUT, F=23, flush_out="zero", cut="RA"), "e_zero", -130, -127),
+    ("e5m2", "f32", 2, changed(CUT, L=1, F=19, F_c=19, rho=Conversion("RU", "f32", 13)),
+     "F_sum", 21, 20),
+    ("e5m2", "f32", 4, changed(CUT, rho=RZ_FP32), "F_sum", 23, 22),
+    ("e5m2", "f32", 4, changed(CUT, rho=Conversion("RNA", "f32", 12)), "F_sum", 13, 12),
+    ("e5m2", "f32", 4, changed(CUT, F=10, F_c=15), "rho",
+     Conversion("RZ", "f32", 18), Conversion("RZ", "f32", 17)),
+    ("e5m2", "f32", 4, changed(CUT, rho=Conversion("RD", "f32")), "zero", "signed", "ieee"),
+    ("e5m2", "f32", 4, changed(CUT, flush_c="zero"), "flush_out", "zero", None),
+    ("e5m2", "f32", 8, changed(CUT, flush_out="zero", cut_c="RU"), "flush_out", "sign", "no"),
+    ("f16", "f32", 4, CUT, "rho", Conversion("RNE", "f32", overflow="ieee"),
+     Conversion("RU", "f32", overflow="saturate")),
+    ("f16", "f32", 4, CUT, "product_overflow", 32, 31),
+    ("f16", "f32", 4, changed(CUT, F_c=None, flush_c="zero"), "flush_c", "sign", "no"),
+    ("f16", "f32", 2, changed(CUT, L=1, c="late", F=None, F2=20), "F", 20, 19),
+    ("e5m2", "f32", 2,
+     changed(CUT, L=1, F=None, F_c=None, cut="RA", rho=Conversion("RU", "f32")), "F", 31, 20),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("edge", EDGES, ids=lambda x: f"{x[0]}-{x[1]}-{x[4]}-{x[5]}")
+def test_edges(edge: tuple[str, str, int, FDPA, str, Any, Any]) -> None:
+    """Just inside of a rule two models are one, just outside an input tells them apart."""
+    a, c, k, model, field, inside, outside = edge
+    if c == "f16" and model.d != "f16":
+        model = changed(model, rho=RNE16)
+    box = box_of(a, c, k)
+    one = changed(model, **{field: inside})
+    assert kind(one, box) == kind(model, box)
+    for seed in range(3):
+        assert not differ(box, model, one, 4000, seed)
+    if outside is None:
+        return
+    two = changed(model, **{field: outside})
+    assert kind(two, box) != kind(model, box)
+    found = (differ(box, model, two, 8000 << i, i) for i in range(6))
+    assert any(found), (model, two)
+
+
+def test_the_least_e_zero_that_scaled_sums_show() -> None:
+    box = box_of("e2m1", "f32", 32, scale="ue8m0", block=32)
+    model = STFDPA(32, 25, RZ_FP32, -136)
+    never = canonical(dataclasses.replace(model, e_zero=-300), box)[0]
+    assert never == canonical(model, box)[0] == model
+    for e_zero in (-137, -150, -300):
+        assert not differ(box, model, dataclasses.replace(model, e_zero=e_zero), 5000, 1)
+    higher = dataclasses.replace(model, e_zero=-133)
+    assert any(differ(box, model, higher, 10_000, i) for i in range(12))
+
+
+def test_two_products_do_not_show_how_four_are_added() -> None:
+    two, four = FTZMulAdd(2), FTZMulAdd(4)
+    assert kind(two, box_of("bf16", "f32", 2)) == kind(four, box_of("bf16", "f32", 2)) == two
+    assert not differ(box_of("bf16", "f32", 2), two, four, 20_000, 1)
+    assert kind(two, box_of("bf16", "f32", 4)) != kind(four, box_of("bf16", "f32", 4))
+    assert differ(box_of("bf16", "f32", 4), two, four, 20_000, 1)
+
+
+def test_every_aim_draws_rows_that_the_formats_hold() -> None:
+    for a, c in FORMATS:
+        box = box_of(a, c, 4)
+        model = changed(CUT, rho=Conversion("RNE", c), e_zero=-20)
+        x = separating(box, [model, changed(model, F=12)], 100 * len(AIMS), 1)
+        assert 5 * len(AIMS) < x.count <= 100 * len(AIMS)
+        assert len({aim.name for aim in AIMS}) == len(AIMS) and all(aim.fed for aim in AIMS)
+        again = separating(box, [model, changed(model, F=12)], 100 * len(AIMS), 1)
+        assert (x.a == again.a).all() and (x.c == again.c).all()
