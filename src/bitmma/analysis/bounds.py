@@ -390,12 +390,12 @@ def _tree(
         leaves[i] = x
     with_c = False
     root = _NOTHING
-    for n, children in enumerate(tree.nodes):
+    for n, (children, rho) in enumerate(zip(tree.nodes, tree.roundings, strict=True)):
         with_c |= K in children
         root = functools.reduce(_Sum.__add__, (leaves[child] for child in children))
-        root = leaves[K + 1 + n] = root.rounded(tree.rho, flush=tree.flush_out)
+        root = leaves[K + 1 + n] = root.rounded(rho, flush=tree.flush_out)
     if tree.out is not None:
-        root = root.rounded(tree.out, flush=tree.flush_out)
+        root = root.rounded(tree.out, flush=tree.flush_last or tree.flush_out)
     return root if with_c else _Sum(root.S + c.S, root.E + c.S)  # c is ignored, and so lost
 
 

@@ -19,7 +19,7 @@ from bitmma import formats, gemm
 from bitmma.analysis.exact import Exact, exact_product, exact_sum, times
 from bitmma.engine import operands
 from bitmma.gemm import matmul
-from bitmma.models import RNE_FP32, Conversion, Lowered, Model
+from bitmma.models import RNE_FP32, Conversion, Lowered, Model, SumTree
 from bitmma.recipes import Recipe
 from bitmma.schedule import Schedule
 from bitmma.unit import Instruction, resolve
@@ -96,9 +96,10 @@ def last_rounding(model: Model) -> Conversion:
     """The one rounding with which an output leaves the unit."""
     if isinstance(model, Lowered):
         return Conversion("RNE", model.d)
-    out: Conversion | None = getattr(model, "out", None)
+    if isinstance(model, SumTree):
+        return model.out or model.roundings[-1]
     rho: Conversion = getattr(model, "rho", RNE_FP32)
-    return out or rho
+    return rho
 
 
 def product(who: Any, A: Any, B: Any, C: Any, options: Mapping[str, Any]) -> Product:

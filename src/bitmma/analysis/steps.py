@@ -35,8 +35,8 @@ Subset = frozenset[str]
 
 _FIELDS = {
     "input": ("flush_in", "flush_c"),
-    "grouping": ("L", "groups", "order", "tree", "G"),
-    "rounding": ("rho", "rho_product", "out", "flush_out"),
+    "grouping": ("L", "groups", "order", "tree", "rho2", "G"),
+    "rounding": ("rho", "rho_product", "out", "flush_out", "flush_last"),
 }
 #: Which NaN, which zero: nothing that makes numbers differ.
 _COSMETIC = ("zero", "nan")
