@@ -47,7 +47,7 @@ _SEARCHED = 1 << 23
 _SEARCHES = 24
 #: A million outputs are of rows and columns drawn for them; of more, each call's rows also meet the
 #: columns of other calls, so many in all.
-_FRESH, _MEETINGS = 1_000_000, 4
+_FRESH, _MEETINGS = 1_000_000, 16
 #: Dot products traced for coverage, and products of all of them.
 _TRACED, _TRACED_PRODUCTS = 256, 1 << 14
 #: Outputs of one round of the differential test, and products of all of them.
@@ -84,7 +84,8 @@ def probe(
     Args:
         box: an instruction (whose name and model are not looked at), or a `BlackBox`.
         inputs: outputs to be compared with the model at the end; fewer make every step smaller,
-            for slow boxes. By default 4,000,000 where the box takes batches, else 1,000,000.
+            for slow boxes. By default 16,000,000 of an instruction, 4,000,000 of a box that takes
+            batches, else 1,000,000.
         seed: of the random inputs.
         limit: seconds that one call of the box may take.
         progress: called with a `Progress` now and then.
@@ -105,7 +106,9 @@ def probe(
     """
     spec = BlackBox.of(box)
     if inputs is None:
-        inputs = 4_000_000 if spec.batched else 1_000_000
+        inputs = (
+            16_000_000 if isinstance(box, Instruction) else 4_000_000 if spec.batched else 1_000_000
+        )
     for name, value, low in (("inputs", inputs, 1), ("seed", seed, 0)):
         if isinstance(value, bool) or not isinstance(value, int):
             raise TypeError(f"{name} must be an int, not {value!r}")

@@ -290,8 +290,10 @@ class Space:
                 almost = wrong * _ALMOST < evidence.count
                 for pair in _PAIRS:
                     best = _better(best, self.crossed(best, pair, everywhere=almost), evidence)
-            if best == before:
-                break
+            if (
+                best == before
+            ):  # not in canonical form: what cannot matter with one F may with the next
+                return best
         return self.canonical(best)
 
     def _other_cuts(self, model: Model) -> Iterator[list[Model]]:
