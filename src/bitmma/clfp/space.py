@@ -234,18 +234,23 @@ class Space:
         return self._replaced(model, [dict.fromkeys(names, value) for value in values])
 
     def crossed(
-        self, model: Model, names: tuple[str, str], *, everywhere: bool = True
+        self, model: Model, pair: tuple[str, str], *, everywhere: bool = True
     ) -> list[Model]:
         """The model with all pairs of values of two parameters, or of bits only near ones."""
-        if not all(hasattr(model, name) for name in names):
+        both = [names.split() for names in pair]
+        if not all(hasattr(model, name) for names in both for name in names):
             return []
-        few = any(len(self._domain(model, name)) <= len(models.FLUSHES) for name in names)
+        first = [names[0] for names in both]
+        few = any(len(self._domain(model, name)) <= len(models.FLUSHES) for name in first)
         domain = self._domain if few or everywhere else self._near
-        domains = [domain(model, name) for name in names]
-        if "e_zero" in names:  # which F it is counts little: what shows is where the cut is
+        domains = [domain(model, name) for name in first]
+        if "e_zero" in first:  # which F it is counts little: what shows is where the cut is
             domains[0] = domains[0][4::6]
-        values = itertools.product(*domains)
-        return self._replaced(model, [dict(zip(names, pair, strict=True)) for pair in values])
+        changes = [
+            {name: x for names, x in zip(both, values, strict=True) for name in names}
+            for values in itertools.product(*domains)
+        ]
+        return self._replaced(model, changes)
 
     def _near(self, model: Model, field: str) -> list[Any]:
         """Values of a parameter; of bits those close to what the model has and what was read."""
@@ -290,9 +295,7 @@ class Space:
                 almost = wrong * _ALMOST < evidence.count
                 for pair in _PAIRS:
                     best = _better(best, self.crossed(best, pair, everywhere=almost), evidence)
-            if (
-                best == before
-            ):  # not in canonical form: what cannot matter with one F may with the next
+            if best == before:  # as it is: what cannot matter with one F may with the next
                 return best
         return self.canonical(best)
 
@@ -354,13 +357,15 @@ _TOGETHER: tuple[tuple[str, ...], ...] = (("F", "F_c"), ("cut", "cut_c"), ("flus
 #: Parameters that readings leave open most often, and that cost little to try.
 _FIRST = ("rho", "e_zero", "zero", "flush_out", "flush_c", "flush_in", "cut", "cut_c")
 
-#: Parameters that can hide each other: how many bits are kept, and how the rest is rounded.
+#: Parameters that can hide each other: how many bits are kept, and how the rest is rounded. Two in
+#: one word's place have the same value.
 _PAIRS = (
     ("F", "cut"), ("F_c", "cut_c"), ("F2", "cut2"), ("F_sum", "cut_sum"),
     ("F_groups", "cut_groups"), ("F_c", "F2"), ("F_c", "flush_c"), ("flush_c", "flush_out"),
     ("flush_out", "flush_last"),
     ("zero", "flush_out"), ("cut", "cut_c"), ("cut", "cut2"), ("cut", "rho"),
     ("F", "renormalise"), ("F_c", "renormalise"), ("F", "e_zero"), ("F2", "e_zero"),
+    ("cut cut_c", "flush_c"), ("cut cut_c", "zero"), ("cut cut_c", "rho"),
 )  # fmt: skip
 
 
