@@ -23,6 +23,7 @@ from bitmma.models import (
     FDPA,
     RNE_FP32,
     RZ_FP32,
+    TFDPA,
     Conversion,
     SumTree,
     as_fdpa,
@@ -395,3 +396,50 @@ def test_bounds_of_sums_by_hand() -> None:
     assert x.E == 2.0**-23
     assert bounds._Sum(np.array([3.0]), np.array([1.5])).rounded(RZ_FP32).E == 1.5 + 2.0**-21
     assert bounds._power(np.array([0.0, 1.0, 1.999, 2.0, 2 - 2.0**-45])).tolist() == [0, 1, 1, 2, 2]
+
+
+# --- an instruction that K does not fill; numbers at float64's end ------------------------------
+
+
+@pytest.mark.parametrize("K", [1, 2, 3, 8, 9, 17])
+@pytest.mark.parametrize(
+    "model",
+    [
+        TFDPA(L=1, F=10, rho=RNE_FP32),
+        TFDPA(L=8, F=12, rho=RNE_FP32),
+        FDPA(L=8, F=25, F_c=7),
+        FDPA(L=4, F=12, F_c=9, order="pairwise", e_zero=None),
+    ],
+)
+def test_groups_without_products_cut_and_round_too(model: bitmma.models.Model, K: int) -> None:
+    """Where K ends within an instruction, its last groups still cut c: the bound knows it."""
+    ampere = bitmma.instruction("A100", "m16n8k16.f32.f16.f16.f32")
+    unit = dataclasses.replace(ampere, model=model)
+    rng = np.random.default_rng(K)
+    A, B = (bitmma.quantize(rng.standard_normal(shape), "f16") for shape in ((60, K), (K, 60)))
+    e = analysis.errors(unit, A, B, causes=False)
+    assert e.bound is not None and e.bound.held
+    assert (e.error != 0).any()
+
+
+def test_sums_of_errors_beyond_float64() -> None:
+    """The mean of numbers is one of them, though their sum is none."""
+    fma = next(i for i in bitmma.instructions(gpu="A100") if i.a == "f64")
+    down = FDPA(L=2, F=3, F_c=3, cut="RD", e_zero=None, rho=bitmma.models.RNE_FP64)
+    unit = dataclasses.replace(fma, model=down)
+    A, B = np.full((20, 2), 1.2345e154), np.full((2, 20), 6e153)
+    e = analysis.errors(unit, A, B, causes=False)
+    assert e.error.min() == e.error.max() == e.total.bias == -e.total.mean_abs < -1e306
+    d = analysis.discrepancy(fma, unit, A, B)
+    assert d.differing == 400
+    assert -1e308 < sum(s.mean for s in d.steps) < -1e306
+
+
+def test_special_operands_beside_others_that_differ() -> None:
+    """No arithmetic on Inf or NaN: warnings are errors here."""
+    a100, h100 = (bitmma.instruction(x, "m16n8k16.f32.f16.f16.f32") for x in ("A100", "H100"))
+    A = np.float16([[np.inf, 0, 0], [-8192, -0.5, -0.25]])
+    C = np.float32([[0], [8388608]])
+    with np.errstate(all="raise"):
+        d = analysis.discrepancy(h100, a100, A, np.float16([[1024], [1], [1]]), C)
+    assert d.differing == 1

@@ -302,7 +302,9 @@ def test_matmul_on_every_kind_of_file(keep: Callable[[str, Any], str], output: s
     a, b, c = keep("a", A), keep("b", B), keep("c", C)
     printed = run("matmul", *FP8, a, b, "--c", c, "-o", output)
     M, N = expected.shape
-    assert printed == f"{output}: {M} × {N} of f32; {bitmma.instruction(*FP8).title}\n"
+    untyped = keep in (keep_npy, keep_npy_fortran, keep_npz, keep_npz_compressed)
+    read = "; read A as e4m3, B as e4m3" if untyped else ""
+    assert printed == f"{output}: {M} × {N} of f32{read}; {bitmma.instruction(*FP8).title}\n"
     assert_same_bits(load(output), expected)
     assert not [p for p in os.listdir() if "part" in p]
 
@@ -332,7 +334,9 @@ def test_matmul_with_a_schedule_and_an_epilogue() -> None:
         "--schedule", str(schedule), "--promote-scale-a", names[3], "--promote-scale-b", names[4],
         "--alpha", "0.3", "--beta=-1", "--out-format", "bf16",
     )  # fmt: skip
-    assert said.startswith("d.npz: 20 × 9 of bf16, as uint16 codes; Hopper wgmma ")
+    assert said.startswith(
+        "d.npz: 20 × 9 of bf16, as uint16 codes; read A as e4m3, B as e4m3; Hopper wgmma "
+    )
     expected = bitmma.matmul(
         A, B, C, instruction=FP8, schedule=schedule, promote_scale_a=sa, promote_scale_b=sb[:3, :1],
         epilogue=bitmma.Epilogue(alpha=0.3, beta=-1, out_format="bf16"),

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from bitmma import formats
 from bitmma.analysis import bounds, products, stages
 from bitmma.analysis.bounds import Bound
-from bitmma.analysis.exact import Exact, exact_product, ulp
+from bitmma.analysis.exact import Exact, exact_product, mean_of, ulp
 from bitmma.analysis.tables import Tabular
 from bitmma.models import Model
 from bitmma.recipes import Recipe
@@ -298,7 +298,7 @@ def statistics_of(
 
 
 def _mean(x: Floats) -> float:
-    return _sum(x) / x.size if x.size else 0.0
+    return float(mean_of(x)) if np.isfinite(x).all() else _sum(x) / x.size
 
 
 def _sum(x: Floats) -> float:

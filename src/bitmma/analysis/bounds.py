@@ -262,13 +262,15 @@ def _lowest(model: Model) -> float:
 def _fdpa(
     model: Model, length: int, products: _Products, lanes: list[int], c: _Sum, lowest: float
 ) -> _Sum:
-    """One instruction, of the lanes that there are: its groups one after the other, or in pairs.
+    """One instruction: its groups one after the other, or in pairs.
+
+    Where K ends within it, groups have no products, but they cut and round c all the same.
 
     lowest: the lowest normal number of c's format.
     """
     fdpa = as_fdpa(model)
     assert fdpa is not None
-    groups = [lanes[i : i + fdpa.L] for i in range(0, max(len(lanes), 1), fdpa.L)]
+    groups = [lanes[i : i + fdpa.L] for i in range(0, length, fdpa.L)]
     if fdpa.order == "chain":
         for group in groups:
             c = _fused(fdpa, _terms(fdpa, products, group), c, lowest)
@@ -349,7 +351,7 @@ def _gst(
     model: Any, length: int, products: _Products, lanes: list[int], c: _Sum, lowest: float
 ) -> _Sum:
     as_one = FDPA(model.L, model.F, F_c=model.F, rho=model.rho, e_zero=model.e_zero)
-    for start in range(0, max(len(lanes), 1), model.L):
+    for start in range(0, length, model.L):
         terms: list[_Term] = []
         for first in range(start, min(start + model.L, len(lanes)), model.G):
             of = [products.of(k) for k in lanes[first : first + model.G]]
@@ -367,12 +369,13 @@ def _lowered(
     unit = as_fdpa(model.unit)
     assert unit is not None
     lowest = _lowest(model)
-    for start in range(0, max(len(lanes), 1), model.K):
+    for start in range(0, length, model.K):
         t = _NOTHING
         for part in model.parts:
-            mine = [k for n, k in enumerate(lanes[start : start + model.K]) if n % period in part]
-            for i in range(0, len(mine), unit.L):
-                t = _fused(unit, _terms(unit, products, mine[i : i + unit.L]), t, lowest)
+            places = [start + n for n in range(model.K) if n % period in part]
+            for i in range(0, len(places), unit.L):
+                mine = [lanes[n] for n in places[i : i + unit.L] if n < len(lanes)]
+                t = _fused(unit, _terms(unit, products, mine), t, lowest)
         c = (c + t).rounded(Conversion("RNE", model.d))
     return c
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -12,7 +10,7 @@ import numpy.typing as npt
 
 from bitmma import formats
 from bitmma.analysis import products
-from bitmma.analysis.exact import ulp
+from bitmma.analysis.exact import mean_of, ulp
 from bitmma.analysis.products import Product
 from bitmma.analysis.steps import Steps, shapley, subsets
 from bitmma.analysis.tables import Tabular
@@ -147,13 +145,16 @@ def discrepancy(
         alike = mine == other or (mine and other and {mine, other} == {"tf32", "xf32"})
         if not alike and not (field == "c" and C is None):
             raise ValueError(
-                f"first takes {field} of {mine} and second of {other}: "
-                "discrepancy compares units on the same operands"
+                f"first takes {field} of {mine} and second of {other}: discrepancy compares units "
+                f"on the same operands; dataclasses.replace(second, {field}={mine!r}) is second's "
+                "arithmetic on first's"
             )
     p, q = (products.product(x, A, B, C, options) for x in (one, two))
     differ = _differ(p.d, q.d)
     finite = np.isfinite(p.d) & np.isfinite(q.d)
-    gap = np.abs(np.where(finite, p.d, 0.0) - np.where(finite, q.d, 0.0))
+    with np.errstate(over="ignore"):
+        gap = np.abs(np.where(finite, p.d, 0.0) - np.where(finite, q.d, 0.0))
+    gap = np.minimum(gap, np.finfo(np.float64).max)
     coarser = max((ulp(x.exact.value, formats.get(x.plan.d)) for x in (p, q)), key=np.max)
     worst, parts_at = None, None
     if differ.any():
@@ -165,7 +166,7 @@ def discrepancy(
         parts_at = _parts_at(p, q, index)
     steps, together = _steps(p, q, differ)
     return Difference(
-        one.title, two.title, p.d.size, int(differ.sum()), float(gap.mean()),
+        one.title, two.title, p.d.size, int(differ.sum()), float(mean_of(gap)),
         float(gap.max(initial=0.0)), float((gap / coarser).max(initial=0.0)),
         steps, together, worst, parts_at, (p.d, q.d),
     )  # fmt: skip
@@ -187,7 +188,7 @@ def _steps(p: Product, q: Product, differ: npt.NDArray[np.bool_]) -> tuple[tuple
     d[everything] = q.d
     finite = np.logical_and.reduce([np.isfinite(x) for x in d.values()])
     count = {which: int((differ & _differ(x, p.d)).sum()) for which, x in d.items()}
-    mean = {which: _exact_mean((x - p.d)[finite]) for which, x in d.items()}
+    mean = {which: 2 * mean_of(np.concatenate([x[finite], -p.d[finite]])) for which, x in d.items()}
     shares, means = (shapley(x.__getitem__, between.names) for x in (count, mean))
     alone = {name: d[frozenset({name})] for name in between.names}
     changed = {name: _differ(x, p.d) for name, x in alone.items()}
@@ -206,11 +207,6 @@ def _on(p: Product, instr: Instruction) -> Floats:
     """The same product on another instruction."""
     plan = replace(p.plan, instruction=instr)
     return p.finished(formats.decode(plan.accumulators(), plan.held))
-
-
-def _exact_mean(x: Floats) -> Fraction:
-    """Of differences, each rounded once to float64."""
-    return Fraction(math.fsum(x.tolist())) / max(x.size, 1)
 
 
 def _parts_at(p: Product, q: Product, index: Index) -> int | None:

