@@ -302,7 +302,7 @@ def test_matmul_on_every_kind_of_file(keep: Callable[[str, Any], str], output: s
     a, b, c = keep("a", A), keep("b", B), keep("c", C)
     printed = run("matmul", *FP8, a, b, "--c", c, "-o", output)
     M, N = expected.shape
-    untyped = keep in (keep_npy, keep_npy_fortran, keep_npz, keep_npz_compressed)
+    untyped = keep in (keep_npy, keep_npy_fortran, keep_npz_compressed)
     read = "; read A as e4m3, B as e4m3" if untyped else ""
     assert printed == f"{output}: {M} × {N} of f32{read}; {bitmma.instruction(*FP8).title}\n"
     assert_same_bits(load(output), expected)
