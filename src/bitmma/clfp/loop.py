@@ -32,7 +32,7 @@ from bitmma.clfp.separating import separating
 from bitmma.clfp.shrink import shrink
 from bitmma.clfp.space import EFFORTS, Space
 from bitmma.clfp.tree import read_tree, text
-from bitmma.models import Model, SumTree
+from bitmma.models import FDPA, Model, SumTree
 from bitmma.unit import Instruction
 
 __all__ = ["Progress", "probe"]
@@ -166,6 +166,7 @@ class _Run:
         self.stages: Iterator[tuple[str, list[Model]]]
         self.drawn = 0  # seeds used
         self.best: Model | None = None  # the nearest so far
+        self.good: list[Model] = []  # what the last search found
 
     def note(self, step: str, what: str) -> None:
         self.report.history.append(Turn(step, what))
@@ -226,8 +227,9 @@ class _Run:
 
     def search(self) -> list[Model]:
         """Step 4: models that reproduce every answer; the space widens until there are some."""
-        if self.best is not None:  # what was right until now is the nearest start
-            found = self.space.descend(self.best, self.evidence)
+        nearest = [] if self.best is None else [self.best]
+        for start in dict.fromkeys([*nearest, *self.good]):  # what was right until now
+            found = self.space.descend(start, self.evidence)
             if self.evidence.fits(found):
                 self.note("models", f"{found!r} reproduces all {self.evidence.count} answers")
                 self.best = found
@@ -239,6 +241,9 @@ class _Run:
                 starts = sorted(ends, key=self.evidence.wrong)[: _STARTS if effort else None]
                 ends = {}
                 for start in starts:
+                    kinds = {type(m) for m in ends if self.evidence.fits(m)}
+                    if type(start) in kinds and type(start) not in (FDPA, SumTree):
+                        continue  # `closure` varies their few parameters
                     near = self.evidence.wrong(start) * _NEAR < self.evidence.count
                     if near or not any(map(self.evidence.fits, ends)):
                         ends[self.space.descend(start, self.evidence, effort)] = None
@@ -251,7 +256,7 @@ class _Run:
                     self.best = m
                 self.note("models", f"{m!r}: {wrong} of {self.evidence.count} answers wrong")
             if good:
-                self.best = good[0]
+                self.best, self.good = good[0], good
                 return good
         return []
 
