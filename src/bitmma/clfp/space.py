@@ -145,6 +145,9 @@ class Space:
                 yield from _valid(FDPA, L, order="pairwise", **joint)
                 continue
             yield from _valid(FDPA, L, c="early", **first)
+            if self.k == 1:  # no second product to read F by
+                for F in range(8, 41):
+                    yield from _valid(FDPA, L, c=form, **{**first, "F": F, "F_c": F})
             if first["rho"].mantissa_bits is not None:  # it may be the terms that were cut to this
                 rho = dataclasses.replace(first["rho"], mantissa_bits=None)
                 F = first["rho"].mantissa_bits
@@ -291,7 +294,7 @@ class Space:
             for together in names:
                 best = _better(best, self.varied(best, together), evidence)
             general = effort == 2 and isinstance(best, FDPA | SumTree)
-            if best == before and general and wrong * _NEAR < evidence.count:
+            if best == before and general and (wrong * _NEAR < evidence.count or self.k == 1):
                 almost = wrong * _ALMOST < evidence.count
                 for pair in _PAIRS:
                     best = _better(best, self.crossed(best, pair, everywhere=almost), evidence)
