@@ -143,6 +143,9 @@ class Space:
             if form == "pairwise":
                 yield from _valid(FDPA, L, order="pairwise", **first)
                 yield from _valid(FDPA, L, order="pairwise", **joint)
+                # Or the rounding of the sums of pairs, which hides a cut of more bits.
+                wider = {**first, "F": self.d.mantissa_bits + 4, "renormalise": False}
+                yield from _valid(FDPA, L, order="pairwise", **wider)
                 continue
             yield from _valid(FDPA, L, c="early", **first)
             if self.k == 1:  # no second product to read F by
