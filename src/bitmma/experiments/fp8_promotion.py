@@ -91,7 +91,8 @@ def compute(quick: bool, progress: Progress, each: Each) -> Report:
         pivot,
         _findings(table),
         lambda: _draw(table, lengths),
-        "Relative RMS error against K. Left: N(0, 1); right: uniform in [0, 1).",
+        "Relative RMS error against K; no mark where no output has an error. Left: N(0, 1); "
+        "right: uniform in [0, 1).",
         {"M": M, "all": table},
         quick,
     )  # fmt: skip
