@@ -239,15 +239,17 @@ class _Run:
             ends = dict.fromkeys(starts)
             for effort in range(len(EFFORTS)):
                 starts = sorted(ends, key=self.evidence.wrong)[: _STARTS if effort else None]
-                ends = {}
+                ends, fitting = {}, set[type[Model]]()
                 for start in starts:
-                    kinds = {type(m) for m in ends if self.evidence.fits(m)}
-                    if type(start) in kinds and type(start) not in (FDPA, SumTree):
+                    if type(start) in fitting and type(start) not in (FDPA, SumTree):
                         continue  # `closure` varies their few parameters
                     near = self.evidence.wrong(start) * _NEAR < self.evidence.count
-                    if near or not any(map(self.evidence.fits, ends)):
-                        ends[self.space.descend(start, self.evidence, effort)] = None
-                if any(map(self.evidence.fits, ends)):
+                    if near or not fitting:
+                        end = self.space.descend(start, self.evidence, effort)
+                        ends[end] = None
+                        if self.evidence.fits(end):
+                            fitting.add(type(end))
+                if fitting:
                     break
             good = [m for m in ends if self.evidence.fits(m)]
             for m in ends:
