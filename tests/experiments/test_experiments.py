@@ -214,6 +214,10 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert {p.suffix for p in tmp_path.iterdir()} == {".json", ".csv", ".md", ".svg", ".png"}
     assert cli.main(["experiment", "seven-answers"]) == 2
     assert "experiment is one of six-answers, " in capsys.readouterr().err
+    file = tmp_path / "six-answers.md"
+    for out in (file, file / "below"):  # said before anything is computed
+        assert cli.main(["experiment", "six-answers", "--out", str(out)]) == 2
+        assert f"--out is a folder that can be written: {str(file)!r}" in capsys.readouterr().err
 
 
 def test_without_matplotlib(

@@ -510,6 +510,9 @@ def _experiment(name: str, quick: bool, out: Path) -> None:
     from bitmma.experiments.report import figures
 
     figures()  # says what to install before anything is computed
+    there = next(path for path in (out, *out.absolute().parents) if path.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        raise ValueError(f"--out is a folder that can be written: {str(there)!r} is not one")
     with Progress(
         console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()
     ) as bar:
