@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import bitmma
-from bitmma import Epilogue, Schedule, analysis, cases, formats, recipes
+from bitmma import Epilogue, Schedule, analysis, cases, formats, models, recipes
 from bitmma.analysis import bounds, products, stages
 from bitmma.models import (
     FDPA,
@@ -443,3 +443,75 @@ def test_special_operands_beside_others_that_differ() -> None:
     with np.errstate(all="raise"):
         d = analysis.discrepancy(h100, a100, A, np.float16([[1024], [1], [1]]), C)
     assert d.differing == 1
+
+
+def test_recipes_that_differ_in_unit_and_schedule() -> None:
+    """Every unit between the two is one that can be had directly; what is heard on the way."""
+    slow, b200 = bitmma.recipes.scaled_mm("H100"), bitmma.recipes.scaled_mm("B200")
+    assert slow.schedule != b200.schedule == bitmma.Schedule()
+    A = bitmma.quantize(analysis.sample("normal", (24, 384), seed=1), "e4m3")
+    B = bitmma.quantize(analysis.sample("normal", (384, 20), seed=2), "e4m3")
+    heard: list[tuple[int, int]] = []
+    d = analysis.discrepancy(
+        slow, b200, A, B, scale_a=0.5, progress=lambda done, total: heard.append((done, total))
+    )
+    assert heard == sorted(heard) and heard[-1] == (7 * A.size * 20, 7 * A.size * 20)
+
+    def on(F: int, rho: str, every: int | None) -> list[float]:
+        model = dataclasses.replace(slow.instruction.model, F=F, rho=getattr(models, rho))
+        instr = dataclasses.replace(slow.instruction, model=model)
+        epilogue = bitmma.Epilogue(scale_a=0.5, scale_b=1.0, out_format="bf16")
+        schedule = bitmma.Schedule(promote_every=every)
+        result = bitmma.matmul(A, B, instruction=instr, schedule=schedule, epilogue=epilogue)
+        return list(result.astype(float).reshape(-1).tolist())
+
+    first, second = on(13, "RZ_E8M13", 128), on(25, "RZ_FP32", None)
+    assert [x.reshape(-1).tolist() for x in d.d] == [first, second]
+    assert d.differing == sum(x != y for x, y in zip(first, second, strict=True)) > 0
+    alone = {
+        "alignment": on(25, "RZ_E8M13", 128), "rounding": on(13, "RZ_FP32", 128),
+        "schedule": on(13, "RZ_E8M13", None),
+    }  # fmt: skip
+    assert [s.name for s in d.steps] == list(alone)
+    for step in d.steps:
+        changed = sum(x != y for x, y in zip(first, alone[step.name], strict=True))
+        assert step.changes == changed
+    assert d.steps[2].changes > 0 and d.steps[2].second == "chain"
+    assert sum(s.share for s in d.steps) == pytest.approx(d.differing, rel=1e-12)
+    assert d.parts_at is None
+
+
+def test_recipes_that_cannot_be_compared() -> None:
+    slow = bitmma.recipes.scaled_mm("H100")
+    A = bitmma.quantize(np.ones((4, 64)), "e4m3")
+    B = bitmma.quantize(np.ones((64, 4)), "e4m3")
+    with pytest.raises(ValueError, match=r"differ in epilogue\.out_format"):
+        analysis.discrepancy(slow, bitmma.recipes.scaled_mm("H100", out_format="f32"), A, B)
+    twice = bitmma.recipes.scaled_operands(1), bitmma.recipes.scaled_operands(2)
+    half = A.astype(np.float16), B.astype(np.float16)
+    with pytest.raises(ValueError, match="differ in a: "):
+        analysis.discrepancy(*twice, *half)
+    k16, k8 = (
+        bitmma.recipes.zero_accumulate(x)
+        for x in (("MI300X", "f32_16x16x16_f16"), ("A100", "m16n8k8.f32.f16.f16.f32"))
+    )
+    with pytest.raises(ValueError, match=r"promote_every=8 .* no whole number of steps of k = 16"):
+        analysis.discrepancy(k16, k8, *half)
+
+
+def test_the_progress_of_errors() -> None:
+    A = bitmma.quantize(analysis.sample("normal", (8, 256), seed=1), "f16")
+    B = bitmma.quantize(analysis.sample("normal", (256, 8), seed=2), "f16")
+    for gpu, name, units in (
+        ("MI250X", "f32_16x16x16f16", 1), ("H100", "m16n8k16.f32.f16.f16.f32", 1),
+        ("H100", "m16n8k8.f32.tf32.tf32.f32", 2),
+    ):  # fmt: skip
+        a, b = (x.astype(np.float32) if "tf32" in name else x for x in (A, B))
+        for schedule in (bitmma.Schedule(), bitmma.Schedule(promote_every=128)):
+            heard: list[tuple[int, int]] = []
+            analysis.errors(
+                (gpu, name), a, b, schedule=schedule,
+                progress=lambda done, total, to=heard: to.append((done, total)),
+            )  # fmt: skip
+            total = units * 8 * 256 * 8
+            assert heard == sorted(heard) and heard[-1] == (total, total)

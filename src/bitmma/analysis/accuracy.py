@@ -16,6 +16,7 @@ from bitmma.analysis import bounds, products, stages
 from bitmma.analysis.bounds import Bound
 from bitmma.analysis.exact import Exact, exact_product, mean_of, ulp
 from bitmma.analysis.tables import Tabular
+from bitmma.gemm import Progress
 from bitmma.models import Model
 from bitmma.recipes import Recipe
 from bitmma.unit import Instruction
@@ -136,6 +137,7 @@ def errors(
     *,
     causes: bool = True,
     confidence: float = 0.95,
+    progress: Progress | None = None,
     **options: Any,
 ) -> Errors:
     """The errors of a product on one unit, against the exact result of the operands as given.
@@ -156,6 +158,8 @@ def errors(
         causes: also switch the causes off one after the other (`bitmma.analysis.stages` defines
             them); units that nobody built run at a hundredth of the speed.
         confidence: of the bias's interval.
+        progress: called as ``progress(done, total)`` while causes are switched off, in products
+            (multiply-adds) of the units that this takes.
         options: scale_a, scale_b, schedule, epilogue, promote_scale_a, promote_scale_b,
             promote_block_a and promote_block_b, as for `bitmma.matmul`; for a recipe what it takes.
 
@@ -170,7 +174,7 @@ def errors(
             raise TypeError(f"{name} is for instructions and recipes; a function takes A, B and C")
         return _errors_of_a_function(instruction, A, B, C, confidence)
     p = products.product(instruction, A, B, C, options)
-    peeled = stages.peel(p) if causes else []
+    peeled = stages.peel(p, progress) if causes else []
     counted = ~p.special & np.isfinite(p.d)
     for stage in peeled:
         counted &= np.isfinite(stage.d.value)
@@ -274,6 +278,8 @@ def statistics_of(
         counted: which elements; None: all.
         clusters: for each way in which errors may hang together, the axes along which they do.
         confidence: of the bias's interval.
+        progress: called as ``progress(done, total)`` while causes are switched off, in products
+            (multiply-adds) of the units that this takes.
     """
     counted = np.ones(error.shape, bool) if counted is None else counted
     e, x, unit = error[counted], exact[counted], ulp[counted]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,9 @@ from bitmma.analysis.products import Product
 from bitmma.analysis.steps import Steps, shapley, subsets
 from bitmma.analysis.tables import Tabular
 from bitmma.formats import Format
-from bitmma.unit import Instruction, resolve
+from bitmma.gemm import Progress
+from bitmma.recipes import Recipe
+from bitmma.unit import resolve
 
 __all__ = [
     "Asymmetry",
@@ -37,8 +39,8 @@ class Step:
     """One step in which two units differ, and what it does: see `bitmma.analysis.steps`.
 
     Attributes:
-        name: input, grouping, alignment, rounding or summation. first, second: what it is in the
-            two units.
+        name: input, grouping, alignment, rounding, summation or schedule. first, second: what it is
+            in the two.
         changes: outputs of the first unit that change if this step alone is made the second's.
         suffices: differing outputs that are then the second's: this step alone makes the whole
             difference.
@@ -122,24 +124,40 @@ class Difference(Tabular):
 
 @formats.in_default_environment
 def discrepancy(
-    first: Any, second: Any, A: Any, B: Any, C: Any | None = None, **options: Any
+    first: Any,
+    second: Any,
+    A: Any,
+    B: Any,
+    C: Any | None = None,
+    *,
+    progress: Progress | None = None,
+    **options: Any,
 ) -> Difference:
     """The same product on two units: the share of outputs that differ, by how much, and why.
 
-    Why: the steps in which the units' arithmetic differs (`bitmma.analysis.steps`) are exchanged,
-    alone and in all combinations, and every unit between the two computes the product: up to 14
-    units that nobody built, which run at a hundredth of the speed where no kernel serves them.
+    Why: the steps in which they differ (`bitmma.analysis.steps`, and the schedule as one more) are
+    exchanged, alone and in all combinations, and every unit between the two computes the product:
+    up to 30 that nobody built, which run at a hundredth of the speed where no kernel serves them.
 
     Args:
-        first, second: Instructions or (gpu, name) pairs, of the same operand formats.
+        first, second: Instructions or (gpu, name) pairs, of the same operand formats; or recipes
+            (`bitmma.recipes`) that hand the same operands to their units and end alike.
         A, B, C: as for `bitmma.matmul`.
+        progress: called as ``progress(done, total)``, in products (multiply-adds) of all these
+            units, now and then.
         options: scale_a, scale_b, schedule, epilogue, promote_scale_a, promote_scale_b,
-            promote_block_a, promote_block_b, as for `bitmma.matmul`; the same for both.
+            promote_block_a, promote_block_b, as for `bitmma.matmul`, or what the recipes take; the
+            same for both.
 
     Raises:
-        TypeError, ValueError: as `bitmma.matmul`; operand formats that differ.
+        TypeError, ValueError: as `bitmma.matmul`; operands that differ in format or, from recipes,
+            in value; epilogues that differ.
     """
-    one, two = resolve(first, "first"), resolve(second, "second")
+    who = [
+        (x, x.instruction) if isinstance(x, Recipe) else (resolve(x, name),) * 2
+        for x, name in ((first, "first"), (second, "second"))
+    ]
+    (_, one), (_, two) = who
     for field in ("a", "b", "c", "scale", "block"):
         mine, other = getattr(one, field), getattr(two, field)
         alike = mine == other or (mine and other and {mine, other} == {"tf32", "xf32"})
@@ -149,7 +167,9 @@ def discrepancy(
                 f"on the same operands; dataclasses.replace(second, {field}={mine!r}) is second's "
                 "arithmetic on first's"
             )
-    p, q = (products.product(x, A, B, C, options) for x in (one, two))
+    between = Steps(one, two)
+    p, q = (products.product(x, A, B, C, options) for x, _ in who)
+    _check_alike(p, q)
     differ = _differ(p.d, q.d)
     finite = np.isfinite(p.d) & np.isfinite(q.d)
     with np.errstate(over="ignore"):
@@ -164,9 +184,9 @@ def discrepancy(
         index = tuple(int(i) for i in at)
         worst = index, float(p.d[index]), float(q.d[index])
         parts_at = _parts_at(p, q, index)
-    steps, together = _steps(p, q, differ)
+    steps, together = _steps(p, q, between, differ, progress)
     return Difference(
-        one.title, two.title, p.d.size, int(differ.sum()), float(mean_of(gap)),
+        p.title, q.title, p.d.size, int(differ.sum()), float(mean_of(gap)),
         float(gap.max(initial=0.0)), float((gap / coarser).max(initial=0.0)),
         steps, together, worst, parts_at, (p.d, q.d),
     )  # fmt: skip
@@ -177,41 +197,80 @@ def _differ(x: Floats, y: Floats) -> npt.NDArray[np.bool_]:
     return differ
 
 
-def _steps(p: Product, q: Product, differ: npt.NDArray[np.bool_]) -> tuple[tuple[Step, ...], int]:
+def _check_alike(p: Product, q: Product) -> None:
+    """What two recipes may make differ is the unit and its schedule."""
+    given: list[dict[str, Any]]
+    given = [{**x.plan.arrays, **x.plan.promote_blocks, "power": x.power} for x in (p, q)]
+    for plan, named in zip((p.plan, q.plan), given, strict=True):
+        e = plan.epilogue
+        named |= {} if e is None else {f"epilogue.{f.name}": getattr(e, f.name) for f in fields(e)}
+    for name in dict.fromkeys([*given[0], *given[1]]):
+        x: Any = given[0].get(name)
+        y: Any = given[1].get(name)
+        if not np.array_equal(x, y, equal_nan=getattr(x, "dtype", np.dtype("V")).kind == "f"):
+            raise ValueError(
+                f"first and second differ in {name}: discrepancy compares what two units and "
+                "schedules make of the same operands, with the same epilogue"
+            )
+    for x in (p, q):
+        schedule = x.plan.schedule
+        for k in (p.instr.k, q.instr.k):
+            if (schedule.promote_every or k) % k or (
+                schedule.split_k > 1 and schedule.split_tile % k
+            ):
+                raise ValueError(
+                    f"the schedule {schedule} of {x.title} cannot be exchanged: it is of no whole "
+                    f"number of steps of k = {k}, which the other unit takes"
+                )
+
+
+def _steps(
+    p: Product, q: Product, between: Steps, differ: npt.NDArray[np.bool_], progress: Progress | None
+) -> tuple[tuple[Step, ...], int]:
     """Every step with what it does, and how many outputs no step changes alone."""
-    between = Steps(p.instr, q.instr)
+    texts = dict(between.texts)
+    if p.plan.schedule != q.plan.schedule:
+        texts["schedule"] = str(p.plan.schedule), str(q.plan.schedule)
+    names = tuple(texts)
     if not differ.any():
-        none = ((name, *texts, 0, 0, 0.0, 0.0) for name, texts in between.texts.items())
+        none = ((name, *text, 0, 0, 0.0, 0.0) for name, text in texts.items())
         return tuple(Step(*x) for x in none), 0
-    *proper, everything = subsets(between.names)
-    d = {which: p.d if not which else _on(p, between.instruction(which)) for which in proper}
+    d = {}
+    *proper, everything = subsets(names)
+    for n, which in enumerate(proper):
+        share = progress and products.share(progress, n, len(proper))
+        d[which] = _with(which, p, q, between, share) if which else p.d
     d[everything] = q.d
     finite = np.logical_and.reduce([np.isfinite(x) for x in d.values()])
     count = {which: int((differ & _differ(x, p.d)).sum()) for which, x in d.items()}
     mean = {which: 2 * mean_of(np.concatenate([x[finite], -p.d[finite]])) for which, x in d.items()}
-    shares, means = (shapley(x.__getitem__, between.names) for x in (count, mean))
-    alone = {name: d[frozenset({name})] for name in between.names}
+    shares, means = (shapley(x.__getitem__, names) for x in (count, mean))
+    alone = {name: d[frozenset({name})] for name in names}
     changed = {name: _differ(x, p.d) for name, x in alone.items()}
     together = differ & ~np.logical_or.reduce([*changed.values(), np.zeros(differ.shape, bool)])
     return tuple(
         Step(
-            name, *between.texts[name], int(changed[name].sum()),
+            name, *texts[name], int(changed[name].sum()),
             int((differ & ~_differ(alone[name], q.d)).sum()), float(shares[name]),
             float(means[name]),
         )
-        for name in between.names
+        for name in names
     ), int(together.sum())  # fmt: skip
 
 
-def _on(p: Product, instr: Instruction) -> Floats:
-    """The same product on another instruction."""
-    plan = replace(p.plan, instruction=instr)
-    return p.finished(formats.decode(plan.accumulators(), plan.held))
+def _with(
+    which: frozenset[str], p: Product, q: Product, between: Steps, progress: Progress | None
+) -> Floats:
+    """The first product, but with these steps from the second."""
+    schedule = (q if "schedule" in which else p).plan.schedule
+    instr = between.instruction(which - {"schedule"})
+    plan = replace(p.plan, instruction=instr, schedule=schedule)
+    return p.finished(formats.decode(plan.accumulators(progress=progress), plan.held))
 
 
 def _parts_at(p: Product, q: Product, index: Index) -> int | None:
     """The length of the shortest chain, in whole instructions, on which the two differ."""
-    if not p.plan.schedule.is_chain or p.plan.epilogue is not None:
+    if not all(x.plan.schedule.is_chain and x.plan.epilogue is None for x in (p, q)):
         return None
     where = tuple(slice(i, i + 1) for i in index)
     step = max(p.instr.k, q.instr.k)

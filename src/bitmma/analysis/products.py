@@ -18,13 +18,13 @@ import numpy.typing as npt
 from bitmma import formats, gemm
 from bitmma.analysis.exact import Exact, exact_product, exact_sum, times
 from bitmma.engine import operands
-from bitmma.gemm import matmul
+from bitmma.gemm import Progress, matmul
 from bitmma.models import RNE_FP32, Conversion, Lowered, Model, SumTree
 from bitmma.recipes import Recipe
 from bitmma.schedule import Schedule
 from bitmma.unit import Instruction, resolve
 
-__all__ = ["Product", "chain", "chains", "product", "run", "to_codes", "words"]
+__all__ = ["Product", "chain", "chains", "product", "run", "share", "to_codes", "words"]
 
 #: What a product may be told beside its operands, as `bitmma.matmul` takes it.
 OPTIONS = (
@@ -269,7 +269,11 @@ def chains(plan: gemm.Product) -> Iterator[tuple[int, Integers]]:
 
 
 def chain(
-    plan: gemm.Product, instr: Instruction, k: Integers, c: npt.NDArray[Any] | None = None
+    plan: gemm.Product,
+    instr: Instruction,
+    k: Integers,
+    c: npt.NDArray[Any] | None = None,
+    progress: Progress | None = None,
 ) -> Floats:
     """What one chain over some k gives on an instruction of the same operands; c: its codes."""
     a, b = plan.arrays["a"], plan.arrays["b"]
@@ -281,7 +285,12 @@ def chain(
     if c is not None:
         arrays["c"] = c
     one = gemm.Product(instr, Schedule(), None, plan.shape, len(k), arrays, {})
-    return formats.decode(one.compute(), instr.d)
+    return formats.decode(one.compute(progress=progress), instr.d)
+
+
+def share(progress: Progress, n: int, of: int) -> Progress:
+    """The progress of the n-th of several computations of the same size, as that of all."""
+    return lambda done, total: progress(n * total + done, of * total)
 
 
 # --- without exact results ------------------------------------------------------------------------

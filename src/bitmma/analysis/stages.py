@@ -34,6 +34,7 @@ most of the cut downward that comes next.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -42,7 +43,8 @@ import numpy.typing as npt
 
 from bitmma import formats
 from bitmma.analysis.exact import Exact, exact_sum, times
-from bitmma.analysis.products import Product, chain, chains
+from bitmma.analysis.products import Product, chain, chains, share
+from bitmma.gemm import Progress
 from bitmma.models import (
     EFDPA,
     FDPA,
@@ -70,21 +72,28 @@ class Stage:
     d: Exact
 
 
-def peel(p: Product) -> list[Stage]:
-    """The unit with one cause after the other switched off; without those that it does not have."""
+def peel(p: Product, progress: Progress | None = None) -> list[Stage]:
+    """The unit with one cause after the other switched off; without those that it does not have.
+
+    progress: called with the products (multiply-adds) of all units computed, now and then.
+    """
     instr = unflushed(p.instr)
+    wide = _wide(instr.model)
+    units = (instr is not p.instr) + (wide is not None)
     stages: list[Stage] = []
     if instr is not p.instr:
         plan = replace(p.plan, instruction=instr)
-        d = p.finished(formats.decode(plan.accumulators(), plan.held))
+        codes = plan.accumulators(progress=progress and share(progress, 0, units))
+        d = p.finished(formats.decode(codes, plan.held))
         stages.append(Stage("input", _words(instr), _exactly(d)))
     rho = p.last_rounding
     one_sum = _exactly(p.finished(p.sums.rounded(rho)))
-    wide = _wide(instr.model)
     if wide is None:
         stages.append(Stage("accumulation", f"one exact sum, {rho}", one_sum))
     else:
-        sums, finite = _of_wide_chains(p, instr, wide)
+        sums, finite = _of_wide_chains(
+            p, instr, wide, progress and share(progress, units - 1, units)
+        )
         d = np.where(finite, p.finished(sums.rounded(rho)), np.nan)
         stages.append(Stage("accumulation", f"{wide!r}, then {rho}", _exactly(d)))
         stages.append(Stage("alignment", f"one exact sum, {rho}", one_sum))
@@ -168,18 +177,23 @@ def _wide(model: Model) -> Model | None:
 
 
 def _of_wide_chains(
-    p: Product, instr: Instruction, model: Model
+    p: Product, instr: Instruction, model: Model, progress: Progress | None
 ) -> tuple[Exact, npt.NDArray[np.bool_]]:
     """The exact sum of what chains with f64 accumulators give, and where all are finite."""
     wide = replace(instr, model=model, c="f64", d="f64")
     C = None if p.C is None or _has_beta(p) else p.C
     if p.plan.schedule.is_chain:
-        d = chain(p.plan, wide, np.arange(p.K), None if C is None else C.view(np.uint64))
+        c = None if C is None else C.view(np.uint64)
+        d = chain(p.plan, wide, np.arange(p.K), c, progress)
         return Exact((np.where(np.isfinite(d), d, 0.0),)), np.isfinite(d)
     finite = np.ones(p.plan.shape, bool)
     addends: list[Floats] = [np.zeros(p.plan.shape)] if C is None else [C]
+    done, outputs = 0, math.prod(p.plan.shape)
     for _, k in chains(p.plan):
         d = chain(p.plan, wide, k)
+        done += outputs * len(k)
+        if progress is not None:
+            progress(done, p.plan.products)
         finite &= np.isfinite(d)
         parts = [np.where(np.isfinite(d), d, 0.0)]
         for name in p.plan.promote_blocks if k.size else ():
