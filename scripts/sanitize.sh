@@ -10,7 +10,7 @@ trap 'rm -rf "$venv"' EXIT
 
 "${PYTHON:-python3}" -m venv "$venv"
 CXX=g++ "$venv/bin/pip" install "$repo[test]" \
-  -C cmake.define.BITMMA_SANITIZE=ON -C cmake.build-type=RelWithDebInfo -C install.strip=false
+  -C cmake.define.BITMMA_SANITIZE=ON -C cmake.build-type=None -C install.strip=false
 
 # Python itself is not instrumented, so the runtime must be loaded before it; libstdc++ beside it,
 # or the runtime finds no __cxa_throw to wrap and dies at the first C++ exception.

@@ -250,7 +250,8 @@ template <Rho rho> class Truncated {
       vi e[NV];
       exponents<NV>(near[i], f, t[i], e, overflow);
       for (int v = 0; v < NV; ++v) {
-        origin[i][v] = bits<vf>(e[v] + k_.origin_of_floors);
+        // (vu): where the field is full, which overflow has noted, the sum means nothing.
+        origin[i][v] = bits<vf>((vu)e[v] + (vu)k_.origin_of_floors);
         const vi w = bits<vi>(t[i][v]), sign = w & i32(0x80000000);
         const vf cut = (bits<vf>(w ^ sign) + origin[i][v]) - origin[i][v];  // c, toward zero
         sum[i][v] = origin[i][v] + bits<vf>(bits<vi>(cut) | sign);
