@@ -44,6 +44,11 @@ struct Panel {
   }
 };
 
+// Significands of operands, the largest ones', multiplied.
+BITMMA_INLINE double largest_product(const Spec& s) {
+  return (2 - std::ldexp(1.0, -s.a.mantissa_bits)) * (2 - std::ldexp(1.0, -s.b.mantissa_bits));
+}
+
 // Sums of the n products from p0 on, each times `scale` and cut toward zero: (a*b)*scale is exact twice
 // over, since the significands have at most 24 bits together and scale is a power of two.
 template <int nv, class From>
@@ -98,6 +103,17 @@ BITMMA_INLINE CTerm c_term(vf c, i32 lowest, i32 e_zero) {
   vi zero = (vi)(t.significand == 0);
   t.exponent = (zero & e_zero) | (~zero & max(t.binade, splat(lowest)));
   return t;
+}
+
+// Whether each c is 0 or normal, from 2^lowest to below 2^highest.
+template <int nv> BITMMA_INLINE bool zero_or_within(const vf c[nv], i32 lowest, i32 highest) {
+  const vi floor = splat((lowest + 127) << 23), ceiling = splat((highest + 127) << 23);
+  vi bad{};
+  for (int v = 0; v < nv; ++v) {
+    vi size = bits<vi>(c[v]) & 0x7FFFFFFF;
+    bad |= ((vi)(size != 0) & (vi)(size < floor)) | (vi)(size >= ceiling);
+  }
+  return !any(bad);
 }
 
 // Part of a row of C, or of what D has come to, as floats: both are f32 or f16 (see half_or_single).

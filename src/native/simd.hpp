@@ -219,6 +219,15 @@ BITMMA_INLINE vi shift_right(vi a, vi count) {
   return r;
 #endif
 }
+// n, made odd where a > b.
+BITMMA_INLINE vi odd_where_greater(vi n, vi a, vi b) {
+#if defined(__AVX512F__)
+  const __mmask16 greater = _mm512_cmpgt_epi32_mask((__m512i)a, (__m512i)b);
+  return (vi)_mm512_mask_or_epi32((__m512i)n, greater, (__m512i)n, _mm512_set1_epi32(1));
+#else
+  return n | (vi)((vu)(vi)(a > b) >> 31);
+#endif
+}
 // The two halves of a vector, in order.
 BITMMA_INLINE hi half(vi x, int h) {
 #if defined(__AVX512F__)

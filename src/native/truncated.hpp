@@ -20,7 +20,7 @@ template <Rho rho> class Truncated {
     if (rho == Rho::nearest_half || s.mode != Mode::rz) mask_ = -1;
     if (s.family == Family::lowered) restart_ = s.group / s.L;
     // How many products of the largest significands fit int32 beside c.
-    const double largest = (2 - std::ldexp(1.0, -s.a.mantissa_bits)) * (2 - std::ldexp(1.0, -s.b.mantissa_bits));
+    const double largest = largest_product(s);
     sub_ = std::min<i64>(s.L, i64((std::ldexp(1.0, 31 - s.F) - 2) / largest));
     holds_narrow_ = fits_int32(s) && sub_ >= 1 && s.e_zero <= d_lowest_;
     k_.origin = vb{} + u8(127), k_.lowest = vb{} + u8(F_ + 1);
@@ -91,15 +91,9 @@ template <Rho rho> class Truncated {
     const i32 lowest = rho == Rho::single ? std::max(e_zero_, F_ - 126) : F_ - 126;
     if (x.low < lowest || x.low - x.most < F_ - 126 || x.least < -100 || x.most > 100) return false;
     if (restart_) return true;
-    const i32 first = x.c_is_new && c_lowest_ != d_lowest_ ? 127 - 14 : 1;
-    const vi floor = splat(std::max(x.most + F_ + 2, first) << 23);
-    const vi ceiling = splat((rho == Rho::nearest_half ? 127 + 16 : std::min(x.least, 0) + 127 + 100) << 23);
-    vi bad{};
-    for (int v = 0; v < nv; ++v) {
-      vi size = bits<vi>(c[v]) & 0x7FFFFFFF;
-      bad |= ((vi)(size != 0) & (vi)(size < floor)) | (vi)(size >= ceiling);
-    }
-    return !any(bad);
+    const i32 first = x.c_is_new && c_lowest_ != d_lowest_ ? -14 : -126;
+    const i32 ceiling = rho == Rho::nearest_half ? 16 : std::min(x.least, 0) + 100;
+    return zero_or_within<nv>(c, std::max(x.most + F_ + 2 - 127, first), ceiling);
   }
 
   template <int nv, class From> bool by_length(const Strip& x, const From& from, vf c[nv]) const {
