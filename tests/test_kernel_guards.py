@@ -339,6 +339,43 @@ def test_largest_sums(L: int) -> None:
                 check(x, A, B, np.array([[word, word | 1 << 31] * (FEW // 2)], np.uint32))
 
 
+@pytest.mark.parametrize("L", [1, 3, 4, 15, 16, 32, 63])
+def test_largest_sums_in_float64(L: int) -> None:
+    """2^52 units, positive terms and negative ones apart, hold as many as L and F make."""
+    F = 49 - L.bit_length()
+    rng = np.random.default_rng(6)
+    for rho in (RZ_FP32, RZ_E8M13, RNE_FP32, RNE_FP16):
+        assert not any(
+            _native.has_kernel(Draw(TFDPA(L, F + 1, rho), "f16", "f32", *[(0, 0)] * 3).spec, isa)
+            for isa in _native.isas()
+        )
+        for format, one in (("f16", 0x3FFF), ("f32", 0x3FFFFFFF), ("bf16", 0x3FFF)):
+            fmt = formats.get(format)
+            x = Draw(TFDPA(L, F, rho), format, "f32", (0, 0), (0, 0), (2, 2))
+            sign = 1 << (fmt.width - 1)
+            A = np.full((20, x.k), one, fmt.code_dtype)
+            A[1::3] |= sign
+            A[2::3] = codes(rng, format, A[2::3].shape, (-14, 0))
+            B = np.full((x.k, MANY), one, fmt.code_dtype)
+            B[:, 1::3] |= sign
+            B[:, 2::3] = codes(rng, format, B[:, 2::3].shape, (-14, 0))
+            C = np.full((len(A), MANY), 129 << 23 | 0x7FFFFF)
+            C[:, ::2] |= 1 << 31
+            check(x, A, B, C.astype(np.uint32))
+
+
+def test_wide_numbers_in_some_chunks() -> None:
+    """Chunks are shorter after one of which most was computed in float64: here, in the middle."""
+    rng = np.random.default_rng(7)
+    for rho in (RZ_FP32, RNE_FP16, RNE_FP32):
+        x = Draw(TFDPA(16, 25, rho), "bf16", "f32", (0, 0), (0, 0), (0, 0))
+        near, far = (-3, 3), (-70, 50)
+        spans = [near] * 9 + [far] * 20 + [near] * 11
+        A = np.hstack([codes(rng, "bf16", (40, 16), span) for span in spans])
+        B = np.vstack([codes(rng, "bf16", (16, MANY), span) for span in spans])
+        check(x, A, B, codes(rng, "f32", (40, MANY), near))
+
+
 @pytest.mark.parametrize("e_zero", [-127, -126, -125, -15, -14, -13, 0, 700, 701, 900])
 def test_exponents_of_a_zero_c(e_zero: int) -> None:
     rng = np.random.default_rng(5)

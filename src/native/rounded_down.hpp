@@ -27,6 +27,8 @@ template <bool by_parity> class RoundedDown {
       else in_int32<nv, 0>(x, from, c);
       return true;
     }
+    for (int v = 0; v < nv; ++v)
+      if (any((vi)(c[v] - c[v] != 0.0f))) return false;  // again without an Inf or NaN: then it may fit
     const bool in_steps = L_ > sub_ || F2_ < 24 || F2_ - F_ > 20;
     i64 g = 0;
     if (!in_steps && x.c_is_new && c_lowest_ != -126) narrow_group<nv>(x, from, g++, c_lowest_, c);
@@ -48,6 +50,7 @@ template <bool by_parity> class RoundedDown {
   }
 
   bool always_wide() const { return !int32_; }
+  bool by_sign() const { return false; }
 
  private:
   static constexpr int parts = by_parity ? 2 : 1;
