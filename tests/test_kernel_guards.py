@@ -1,7 +1,7 @@
 """Vector kernels on both sides of what they ask of operands, against the exact evaluator.
 
-A kernel takes a faster way where exponents leave it room: `fits` in truncated.hpp, `plain_span` in
-grouped.hpp, `highest` and the lowest joint exponent in rounded_down.hpp, exact_sum.hpp's window.
+A kernel takes a faster way where exponents leave it room: `fits` in truncated.hpp and
+in rounded_down.hpp, `plain_span` in grouped.hpp, exact_sum.hpp's window.
 Margins here say by how much a product keeps each of these conditions. Operands are drawn so that
 one margin is 0 (just kept) or -1 (just not), all others being kept: both must occur for every one.
 """
@@ -339,6 +339,43 @@ def test_largest_sums(L: int) -> None:
                 check(x, A, B, np.array([[word, word | 1 << 31] * (FEW // 2)], np.uint32))
 
 
+@pytest.mark.parametrize("L", [1, 3, 4, 15, 16, 32, 63])
+def test_largest_sums_in_float64(L: int) -> None:
+    """2^52 units, positive terms and negative ones apart, hold as many as L and F make."""
+    F = 49 - L.bit_length()
+    rng = np.random.default_rng(6)
+    for rho in (RZ_FP32, RZ_E8M13, RNE_FP32, RNE_FP16):
+        assert not any(
+            _native.has_kernel(Draw(TFDPA(L, F + 1, rho), "f16", "f32", *[(0, 0)] * 3).spec, isa)
+            for isa in _native.isas()
+        )
+        for format, one in (("f16", 0x3FFF), ("f32", 0x3FFFFFFF), ("bf16", 0x3FFF)):
+            fmt = formats.get(format)
+            x = Draw(TFDPA(L, F, rho), format, "f32", (0, 0), (0, 0), (2, 2))
+            sign = 1 << (fmt.width - 1)
+            A = np.full((20, x.k), one, fmt.code_dtype)
+            A[1::3] |= sign
+            A[2::3] = codes(rng, format, A[2::3].shape, (-14, 0))
+            B = np.full((x.k, MANY), one, fmt.code_dtype)
+            B[:, 1::3] |= sign
+            B[:, 2::3] = codes(rng, format, B[:, 2::3].shape, (-14, 0))
+            C = np.full((len(A), MANY), 129 << 23 | 0x7FFFFF)
+            C[:, ::2] |= 1 << 31
+            check(x, A, B, C.astype(np.uint32))
+
+
+def test_wide_numbers_in_some_chunks() -> None:
+    """Chunks are shorter after one of which most was computed in float64: here, in the middle."""
+    rng = np.random.default_rng(7)
+    for rho in (RZ_FP32, RNE_FP16, RNE_FP32):
+        x = Draw(TFDPA(16, 25, rho), "bf16", "f32", (0, 0), (0, 0), (0, 0))
+        near, far = (-3, 3), (-70, 50)
+        spans = [near] * 9 + [far] * 20 + [near] * 11
+        A = np.hstack([codes(rng, "bf16", (40, 16), span) for span in spans])
+        B = np.vstack([codes(rng, "bf16", (16, MANY), span) for span in spans])
+        check(x, A, B, codes(rng, "f32", (40, MANY), near))
+
+
 @pytest.mark.parametrize("e_zero", [-127, -126, -125, -15, -14, -13, 0, 700, 701, 900])
 def test_exponents_of_a_zero_c(e_zero: int) -> None:
     rng = np.random.default_rng(5)
@@ -403,46 +440,70 @@ def test_gst_fdpa(scale: str) -> None:
 
 def joint_margins(x: Draw) -> dict[str, int]:
     assert isinstance(x.model, TRFDPA | GTRFDPA)
-    e = x.a[1] + x.b[1]
+    low, most = x.a[0] + x.b[0], x.a[1] + x.b[1]
+    lines = {"a": x.a, "b": x.b}
     return {
-        "joint low": max(x.c[0], e) - (x.model.F2 + 1 - 126),
-        "joint high": 24 - max(x.c[1], e),
+        **{f"wide {name}": 50 - (top - low) for name, (low, top) in lines.items()},
+        **{f"far {name}": 100 - abs(top) for name, (_, top) in lines.items()},
+        "low": low - (x.model.F2 + 1 - 126),
+        "span": low - most - (x.model.F2 + 1) + 103,
+        "most": 100 - most,
+        "c_small": x.c[0] - max(most - 103, -126),
+        "c_large": min(most, 0) + 99 - x.c[1],
         "F": x.model.F - 24,
         "F high": 24 - x.model.F,
         "F2": x.model.F2 - 31,
-        "L": 31 - x.model.L,
-        "wide": 50 - max(x.a[1] - x.a[0], x.b[1] - x.b[0]),
+        "F2 high": 31 - x.model.F2,
+        "L": 15 - x.model.L,
     }
 
 
 @pytest.mark.parametrize("family", [TRFDPA, GTRFDPA])
 def test_tr_and_gtr_fdpa(family: type[TRFDPA | GTRFDPA]) -> None:
     def draw(rng: Rng) -> Draw:
-        model = family(int(pick(rng, (4, 8, 16, 30, 31))), 24, 31)
-        a, b = span(rng, -50, 20), span(rng, -50, 20)
+        model = family(int(pick(rng, (4, 8, 12, 14, 15))), 24, 31)
+        a, b = span(rng, -50, 50), span(rng, -50, 50)
         e = a[1] + b[1]
         near = span(rng, e - 34, e + 34, 8)  # what is cut off c or the sum, and dropped (GTR)
         c = near if rng.random() < 0.7 else span(rng, -120, 40, 10)
         return Draw(model, pick(rng, ("bf16", "tf32")), "f32", a, b, c)
 
-    def low(x: Draw, by: int) -> Draw:
-        assert isinstance(x.model, TRFDPA | GTRFDPA)
-        up = joint_margins(x)["joint low"] + by + (x.model.F2 - 125)
-        e = x.a[1] + x.b[1]
-        return move("c")(move("a")(x, up - e), up - x.c[0])
-
-    def high(x: Draw, by: int) -> Draw:
-        return move("c", -1)(move("a", -1)(x, by), by)
-
     guards = {
-        "joint low": low,
-        "joint high": high,
+        "low": move("a"),
+        "span": move("a", -1, top_only=True),
+        "most": move("a", -1),
         "F": change("F"),
         "F high": change("F", -1),
         "F2": change("F2"),
+        "F2 high": change("F2", -1),
         "L": change("L", -1),
+        **C,
     }
-    try_both_sides(draw, joint_margins, guards, each=40)
+    try_both_sides(draw, joint_margins, guards, each=20)
+
+
+@pytest.mark.parametrize("family", [TRFDPA, GTRFDPA])
+def test_joint_sums_near_the_middle_between_floats(family: type[TRFDPA | GTRFDPA]) -> None:
+    """c, half a unit of its last place, and what step 4 may clear; sums near c and far below."""
+    fmt = formats.get("bf16")
+    rows = []
+    for near in range(-3, 40):  # how far the largest products are below c; they cancel
+        for far in range(1, 14):
+            for signs in range(4):
+                row = [0] * 16
+                exponents = (-24, -24 - far, -near, -near)  # of even products: GTR has two sums
+                for i, e in enumerate(exponents):
+                    row[2 * i] = (e + fmt.bias) << fmt.mantissa_bits
+                row[0] |= (signs & 1) << 15
+                row[2] |= (signs & 2) << 14
+                row[6] |= 1 << 15
+                rows.append(row)
+    A = np.array(rows, np.uint16)
+    B = np.full((16, MANY), fmt.bias << fmt.mantissa_bits, np.uint16)
+    some = np.resize([0, 1, 2, 3, 0x7FFFFE, 0x7FFFFF, 0x400000], MANY) + (127 << 23)
+    some[::2] |= 1 << 31
+    x = Draw(family(8, 24, 31), "bf16", "f32", (0, 0), (0, 0), (0, 0))
+    check(x, A, B, np.tile(some, (len(A), 1)).astype(np.uint32))
 
 
 # --- E-FDPA ---------------------------------------------------------------------------------------

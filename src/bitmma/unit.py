@@ -139,11 +139,13 @@ class Call:
         if kinds is not None:
             kind = operands.common_kind(kinds)
         shapes = self.shapes or self._shapes_of(a, b)
+        lead = a.shape[: -len(shapes.a)]
         if (
-            a.shape != shapes.a
-            or b.shape != shapes.b
-            or (c is not None and c.shape != shapes.c)
-            or any(scale.shape != getattr(shapes, name) for name, scale in scales.items())
+            len(lead) > MAX_LEADING
+            or a.shape != lead + shapes.a
+            or b.shape != lead + shapes.b
+            or (c is not None and c.shape != lead + shapes.c)
+            or (scales and any(x.shape != lead + getattr(shapes, n) for n, x in scales.items()))
         ):
             self._check_shapes(shapes, a, b, c, scales)
         return (a, b, c, scales), kind

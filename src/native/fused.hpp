@@ -15,6 +15,7 @@ struct Strip {
   const short* ae_wide;
   const double* b_wide;
   const short* be_wide;
+  const double* b_by_sign;  // as Operand::panel_by_sign has it
   i64 groups;              // fused groups in the chunk
   i32 row_top;             // distances count from row_top + column_top
   const i32* column_top;   // [columns]
@@ -43,6 +44,11 @@ struct Panel {
     return x;
   }
 };
+
+// Significands of operands, the largest ones', multiplied.
+BITMMA_INLINE double largest_product(const Spec& s) {
+  return (2 - std::ldexp(1.0, -s.a.mantissa_bits)) * (2 - std::ldexp(1.0, -s.b.mantissa_bits));
+}
 
 // Sums of the n products from p0 on, each times `scale` and cut toward zero: (a*b)*scale is exact twice
 // over, since the significands have at most 24 bits together and scale is a power of two.
@@ -83,6 +89,32 @@ inline void wide_sum(const double* a, const double* b, i64 n, const vd scale[hal
   }
 }
 
+// The same in an environment toward zero, by its additions: positive terms are added to 2^52 units, which
+// `origin` holds, and negative ones to -2^52. The last place of such a number is a unit, so that a term
+// grows it by what truncation leaves, in one fused multiply-add (a product is exact), while sums stay
+// below 2^52 units. Begins with `sum`, which is cut alike, and leaves the sum there.
+inline void wide_sum_by_sign(const double* a, const double* b, i64 n, const vd origin[halves], vd sum[halves]) {
+  constexpr int some = W == 16 ? halves : halves / 2;  // as registers allow
+  const vd none{};
+  for (int h0 = 0; h0 < halves; h0 += some) {
+    vd above[some], below[some];
+    for (int h = 0; h < some; ++h) {
+      const vd x = sum[h0 + h], from = origin[h0 + h];
+      above[h] = from + max(x, none), below[h] = min(x, none) - from;
+    }
+    for (i64 p = 0; p < n; ++p) {
+      const i64 other = (bits<i64>(a[p]) >> 63) & columns;  // which of b's numbers make positive products
+      const double *with = b + (2 * p * columns + h0 * D) + other, *against = with + columns - 2 * other;
+      const vd x = splat(a[p]);
+      unroll<some>([&](auto h) __attribute__((always_inline)) {
+        above[h] = multiply_add(x, load<vd>(with + h * D), above[h]);
+        below[h] = multiply_add(x, load<vd>(against + h * D), below[h]);
+      });
+    }
+    for (int h = 0; h < some; ++h) sum[h0 + h] = (above[h] - origin[h0 + h]) + (below[h] + origin[h0 + h]);
+  }
+}
+
 // c's exponent and significand. Of a zero c, the exponent is e_zero.
 struct CTerm {
   vi exponent;     // as the unit reads it: a subnormal's is its format's lowest
@@ -98,6 +130,17 @@ BITMMA_INLINE CTerm c_term(vf c, i32 lowest, i32 e_zero) {
   vi zero = (vi)(t.significand == 0);
   t.exponent = (zero & e_zero) | (~zero & max(t.binade, splat(lowest)));
   return t;
+}
+
+// Whether each c is 0 or normal, from 2^lowest to below 2^highest.
+template <int nv> BITMMA_INLINE bool zero_or_within(const vf c[nv], i32 lowest, i32 highest) {
+  const vi floor = splat((lowest + 127) << 23), ceiling = splat((highest + 127) << 23);
+  vi bad{};
+  for (int v = 0; v < nv; ++v) {
+    vi size = bits<vi>(c[v]) & 0x7FFFFFFF;
+    bad |= ((vi)(size != 0) & (vi)(size < floor)) | (vi)(size >= ceiling);
+  }
+  return !any(bad);
 }
 
 // Part of a row of C, or of what D has come to, as floats: both are f32 or f16 (see half_or_single).
@@ -198,17 +241,18 @@ template <class Kernel> class Walk {
       : job_(job), s_(*job.spec), layout_(s_, job.K), kernel_(s_), exact_(job),
         rows_(job.a, s_.a), cols_(job.b.transposed(), s_.b), codes_(s_.b),
         always_wide_(kernel_.always_wide()), straight_(job.M <= few_rows && codes_.serve() && s_.L % 4 == 0 && !always_wide_) {
-    i64 unit = layout_.padded_step;
-    if (unit > Operand::chunk_max - 64 || unit > 512) unit = s_.group;
+    unit_ = layout_.padded_step;
+    if (unit_ > Operand::chunk_max - 64 || unit_ > 512) unit_ = s_.group;
     // With few rows B is read once: by few lines of memory at a time, so that prefetching follows.
     const bool along_k = job.b.row < job.b.col;
-    chunk_ = std::max<i64>(1, (job.M > 16 ? chunk_target : along_k ? 1024 : 32) / unit) * unit;
+    chunk_ = whole_steps(job.M > 16 ? always_wide_ ? wide_chunk_target : chunk_target : along_k ? 1024 : 32);
   }
 
   void run() {
     rows_.read(job_.a), cols_.read(job_.b.transposed());
-    for (i64 p0 = 0; p0 < layout_.total; p0 += chunk_) {
-      i64 p1 = std::min(layout_.total, p0 + chunk_);
+    for (i64 p0 = 0, next = chunk_; p0 < layout_.total; p0 = p1_) {
+      const i64 p1 = std::min(layout_.total, p0 + next);
+      done_wide_ = 0;
       if (p0 != p0_ || p1 != p1_) p0_ = p0, p1_ = p1, contiguous_ = layout_.positions(p0, p1, pos_);
       rows_.set_chunk(p0, p1, pos_.data(), contiguous_), cols_.set_chunk(p0, p1, pos_.data(), contiguous_);
       for (i64 i0 = 0; i0 < job_.M; i0 += row_block) {
@@ -222,10 +266,15 @@ template <class Kernel> class Walk {
           if (!advance(job_, {i0, rows, j0, std::min<i64>(columns, job_.N - j0)}, p1 - p0, p1 == layout_.total)) return;
         }
       }
+      // The next ones are likely to be as wide as these.
+      const i64 strips = job_.M * ((job_.N + columns - 1) / columns);
+      next = job_.M > 16 && 2 * done_wide_ > strips ? whole_steps(wide_chunk_target) : chunk_;
     }
   }
 
  private:
+  i64 whole_steps(i64 positions) const { return std::max<i64>(1, positions / unit_) * unit_; }
+
   static constexpr i64 row_block = 256;
   static constexpr i64 few_rows = 6;  // for which a panel of B is not worth its unpacking
 
@@ -246,7 +295,7 @@ template <class Kernel> class Walk {
     cols_.pack_panel(j0, cols, b_, !always_wide_);
     bool panel_wide = always_wide_;
     Extremes panel;
-    for (i64 j = 0; j < cols; ++j) {
+    for (i64 j = 0; j < (narrow_range(s_.b) ? 1 : cols); ++j) {  // of such a format all are alike
       panel_wide |= b_.wide[size_t(j)] != 0;
       panel.take(b_.top[size_t(j)], b_.low[size_t(j)]);
     }
@@ -302,6 +351,8 @@ template <class Kernel> class Walk {
           cols_.wide_panel(b_);
           x.b_wide = b_.wide_value.data(), x.be_wide = b_.wide_exponent.data();
           x.a_wide = rows_.wide_row(r, a_), x.ae_wide = &a_.wide_exponent[size_t(r * rows_.stride())];
+          ++done_wide_;
+          if (kernel_.by_sign()) cols_.panel_by_sign(b_), x.b_by_sign = b_.by_sign.data();
           kernel_.wide(x, c);
         }
       }
@@ -313,7 +364,7 @@ template <class Kernel> class Walk {
   // The job with this block's C and D in a tile, where rows are as kernels want them.
   const Job& stage(i64 i0, i64 rows, i64 j0, i64 cols, bool start) {
     tile_.resize(size_t(rows * columns));
-    staged_ = job_;
+    staged_.spec = job_.spec, staged_.c = job_.c;  // which is all, with D, that is asked of it
     const i64 row = 4 * columns, before = i0 * row + j0 * 4;
     staged_.d = {reinterpret_cast<u8*>(reinterpret_cast<std::uintptr_t>(tile_.data()) - std::uintptr_t(before)), row, 4};
     const Mat& from = start ? job_.c : job_.d;
@@ -501,7 +552,7 @@ template <class Kernel> class Walk {
   Codes codes_;
   LowBits low_bits_;
   bool always_wide_, straight_, contiguous_ = false;
-  i64 chunk_, p0_ = -1, p1_ = -1;  // the last two: whose positions these are; a batch of one chunk keeps them
+  i64 unit_, chunk_, done_wide_ = 0, p0_ = -1, p1_ = -1;  // the last two: whose positions these are; a batch of one chunk keeps them
   std::vector<i64> pos_;
   Job staged_;
   float factor_ = 0;

@@ -19,7 +19,7 @@
 
 namespace bitmma::BITMMA_ISA {
 
-constexpr i64 chunk_target = 128;
+constexpr i64 chunk_target = 128, wide_chunk_target = 32;  // float64 panels of these stay in L1
 
 inline bool narrow_range(const Format& f) { return f.max_exponent() - f.min_exponent() <= widest; }
 
@@ -51,7 +51,7 @@ struct Packed {
   Array<u8> distance;    // panel
   Array<i32> top, low;  // exponents: where distances start, and none below it but zeros'
   Array<u8> wide, special;
-  Array<double> wide_value;
+  Array<double> wide_value, by_sign;
   Array<short> wide_exponent;
   Array<float> special_value;
   Array<u8> wide_ready, special_ready;
@@ -80,9 +80,8 @@ class Operand {
     out.wide_ready.assign(size_t(count), 0), out.special_ready.assign(size_t(count), 0);
     if (values) out.value.resize(size_t(count * stride_)), out.distance4.resize(size_t(count * stride_));
     with_decoder(dec_, [&](const auto& dec) {
-      alignas(64) u32 code[chunk_max];
       for (i64 i = 0; i < count; ++i) {
-        gather_line(i0 + i, code);
+        const u32* code = row_codes(i, count);
         vi special{}, low = splat(1 << 20), high = splat(-(1 << 20));
         for (i64 p = 0; p < stride_; p += W) {
           vu c = load<vu>(code + p);
@@ -184,6 +183,19 @@ class Operand {
       for (i64 p = 0; p < n_ * columns; p += W)
         wide_elements(dec, load<vu>(&code_[size_t(p)]), &out.wide_value[size_t(p)], &out.wide_exponent[size_t(p)]);
     });
+  }
+  // The same numbers, position after position: the positive ones, 0 for others; then the negative ones.
+  void panel_by_sign(Packed& out) {
+    wide_panel(out);
+    if (out.wide_ready[0] == 2) return;
+    out.wide_ready[0] = 2;
+    out.by_sign.resize(2 * out.wide_value.size());
+    for (i64 p = 0; p < n_; ++p)
+      for (i64 j = 0; j < columns; j += D) {
+        const vd x = load<vd>(&out.wide_value[size_t(p * columns + j)]), none{};
+        double* to = &out.by_sign[size_t(2 * p * columns + j)];
+        store(to, max(x, none)), store(to + columns, min(x, none));
+      }
   }
   void special_panel(Packed& out) {
     if (out.special_ready[0]) return;
@@ -337,6 +349,27 @@ class Operand {
       nan = (vi)(m > ((1u << dec_.exponent) - 1) << dec_.mantissa);
     vi s = (y & i32(0x80000000)) | 0x7F800000 | (nan & 0x400000);
     return bits<vf>((spec & s) | (~spec & y));
+  }
+  // Codes of row i of `count`, gathered row by row or, where they lie side by side, by W rows at a time.
+  const u32* row_codes(i64 i, i64 count) {
+    const i64 first = i / W * W;
+    code_.resize(size_t(W * stride_));
+    u32* codes = code_.data();
+    if (!contiguous_ || m_.row != dec_.bytes || first + W > count) return gather_line(first_ + i, codes), codes;
+    if (i == first) {
+      if (dec_.bytes == 1) turn_rows<u8>(first_ + first, codes);
+      else if (dec_.bytes == 2) turn_rows<u16>(first_ + first, codes);
+      else turn_rows<u32>(first_ + first, codes);
+    }
+    return codes + (i - first) * stride_;
+  }
+  template <class T> void turn_rows(i64 line, u32* codes) const {
+    for (i64 p = 0; p < stride_; p += W) {
+      vu x[W];
+      for (i64 l = 0; l < W; ++l) x[l] = p + l < n_ ? widen_codes<T>(m_.at(line, pos_[p + l])) : vu{};
+      transpose(x);
+      for (i64 l = 0; l < W; ++l) store(codes + l * stride_ + p, x[l]);
+    }
   }
   void gather_line(i64 line, u32* code) const {
     gather(m_.data + line * m_.row, m_.col, dec_.bytes, pos_, n_, contiguous_, code);

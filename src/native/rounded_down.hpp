@@ -1,6 +1,6 @@
 // TR-FDPA and GTR-FDPA: sections 7 and 8 of the models. The products' sum is an int32 (or a float64)
 // in units of 2^(e - F); joining it with c is float64 arithmetic, exact because every intermediate
-// has fewer than 53 bits.
+// has fewer than 53 bits, or int32 arithmetic for the catalogue's F and F2.
 #pragma once
 #include "fused.hpp"
 
@@ -14,16 +14,26 @@ template <bool by_parity> class RoundedDown {
   explicit RoundedDown(const Spec& s)
       : L_(s.L), F_(s.F), F2_(s.F2), c_lowest_(s.c.width == 16 ? -14 : -126),
         sub_(std::min(s.L, s.F >= 29 ? 1 : 1 << std::min(29 - s.F, 12))), int32_(fits_int32(s)),
-        joins_in_int32_(s.F == 24 && s.F2 == 31 && s.L < 32) {}
+        joins_in_int32_(s.F == 24 && s.F2 == 31 && s.L * largest_product(s) <= 60) {
+    k_.origin = vb{} + u8(origin), k_.lowest = vb{} + u8(lowest + origin);
+    k_.infinity = splat(0x7F800000), k_.scale = vu{} + (u32(127 + 24 + origin) << 23), k_.unit = splat((origin + 24 - 127) << 23);
+  }
 
   template <int nv, class From> bool narrow(const Strip& x, const From& from, vf c[nv]) const {
-    if (L_ > sub_ || F2_ < 24 || F2_ - F_ > 20) return narrow_in_steps<nv>(x, from, c), true;
+    if (joins_in_int32_ && fits<nv>(x, c)) {
+      if (L_ == 4) in_int32<nv, 4>(x, from, c);
+      else if (L_ == 8) in_int32<nv, 8>(x, from, c);
+      else if (L_ == 16) in_int32<nv, 16>(x, from, c);
+      else in_int32<nv, 0>(x, from, c);
+      return true;
+    }
+    for (int v = 0; v < nv; ++v)
+      if (any((vi)(c[v] - c[v] != 0.0f))) return false;  // again without an Inf or NaN: then it may fit
+    const bool in_steps = L_ > sub_ || F2_ < 24 || F2_ - F_ > 20;
     i64 g = 0;
-    if (x.c_is_new && c_lowest_ != -126) narrow_group<nv>(x, from, g++, c_lowest_, c);
-    if (!by_parity && L_ == 8) groups_from<nv, 8>(g, x, from, c);
-    else if (by_parity && L_ == 16) groups_from<nv, 16>(g, x, from, c);
-    else if (!by_parity && L_ == 4) groups_from<nv, 4>(g, x, from, c);
-    else groups_from<nv, 0>(g, x, from, c);
+    if (!in_steps && x.c_is_new && c_lowest_ != -126) narrow_group<nv>(x, from, g++, c_lowest_, c);
+    for (; g < x.groups; ++g)
+      in_steps ? narrow_group<nv>(x, from, g, g == 0 && x.c_is_new ? c_lowest_ : -126, c) : group<nv>(x, from, g, c);
     return true;
   }
   void wide(const Strip& x, vf c[NV]) const {
@@ -40,6 +50,7 @@ template <bool by_parity> class RoundedDown {
   }
 
   bool always_wide() const { return !int32_; }
+  bool by_sign() const { return false; }
 
  private:
   static constexpr int parts = by_parity ? 2 : 1;
@@ -54,9 +65,6 @@ template <bool by_parity> class RoundedDown {
     return !by_parity ? L_ : part == 0 ? (L_ + 1) / 2 : L_ / 2;
   }
 
-  template <int nv, class From> void narrow_in_steps(const Strip& x, const From& from, vf c[nv]) const {
-    for (i64 g = 0; g < x.groups; ++g) narrow_group<nv>(x, from, g, g == 0 && x.c_is_new ? c_lowest_ : -126, c);
-  }
   template <int nv, class From>
   __attribute__((noinline)) void narrow_group(const Strip& x, const From& from, i64 g, i32 lowest, vf some[nv]) const {
     vf c[NV] = {};
@@ -72,52 +80,99 @@ template <bool by_parity> class RoundedDown {
     for (int v = 0; v < nv; ++v) some[v] = c[v];
   }
 
-  template <int nv, int L0, class From> void groups_from(i64 g, const Strip& x, const From& from, vf c[nv]) const {
-    vf t[nv];  // a copy of its own stays in registers
-    for (int v = 0; v < nv; ++v) t[v] = c[v];
-    for (; g < x.groups; ++g) group<nv, L0>(x, from, g, t);
-    for (int v = 0; v < nv; ++v) c[v] = t[v];
+  // ---- F = 24, F2 = 31, numbers not too far from each other ----------------------------------------
+
+  // Exponents count from `top` here, as in truncated.hpp, and lie in float's exponent field, `origin`
+  // more than they are; those of no products are `lowest`, whose unit is the least normal float.
+  static constexpr i32 origin = 132, lowest = -102;
+
+  // Whether a strip fits, such that
+  // - results are normal, however far terms cancel: units of step 4 are 2^(E - F2 - 1) or more;
+  // - so are they when scaled; and with nothing but zeros to add, c comes back: it is a multiple of
+  //   2^(lowest - 24), at first and later;
+  // - 2^top and its inverse are floats, and nothing overflows.
+  template <int nv> bool fits(const Strip& x, const vf c[nv]) const {
+    if (x.low < F2_ + 1 - 126 || x.low - x.most - (F2_ + 1) < lowest - 1 || x.least < -100 || x.most > 100) return false;
+    const i32 first = x.c_is_new ? c_lowest_ : -126;
+    return zero_or_within<nv>(c, std::max(x.most + lowest - 1, first), std::min(x.least, 0) + 100);
   }
-  // One group whose sums fit int32, as the catalogue's do.
-  template <int nv, int L0, class From>
-  BITMMA_INLINE void group(const Strip& x, const From& from, i64 g, vf c[nv]) const {
-    const i64 L = L0 ? L0 : L_;
+  template <int nv, int L0, class From> void in_int32(const Strip& x, const From& from, vf c[nv]) const {
+    const i64 L = L0 ? L0 : L_, first_part = by_parity ? (L + 1) / 2 : L;
+    vf t[nv];
+    for (int v = 0; v < nv; ++v) t[v] = c[v] * power(-top_of(x, v));
+    for (i64 g = 0; g < x.groups; ++g) {
+      vi sum[nv], e[nv];
+      scaled_sum<nv>(from, g * L, first_part, sum, e);
+      if constexpr (by_parity) {
+        vi odd[nv], e_odd[nv];
+        scaled_sum<nv>(from, g * L + first_part, L - first_part, odd, e_odd);
+        for (int v = 0; v < nv; ++v) {
+          const vi most = max(e[v], e_odd[v]);
+          sum[v] = (vi)((vu)shift_right(sum[v], (most - e[v]) >> 23) + (vu)shift_right(odd[v], (most - e_odd[v]) >> 23));
+          e[v] = most;
+        }
+      }
+      unroll<nv>([&](auto v) __attribute__((always_inline)) { t[v] = join_in_int32(sum[v], e[v], t[v]); });
+    }
+    for (int v = 0; v < nv; ++v) c[v] = t[v] * power(top_of(x, v));
+  }
+  template <int nv, class From>
+  BITMMA_INLINE void scaled_sum(const From& from, i64 p, i64 n, vi sum[nv], vi e[nv]) const {
+    alignas(64) u8 field[columns];
+    store(field, maxu(subtract_saturating(k_.origin, from.nearest(p, n)), k_.lowest));
+    vf scale[nv];
+    for (int v = 0; v < nv; ++v) {
+      e[v] = widen(field + v * W) << 23;
+      scale[v] = bits<vf>(k_.scale - (vu)e[v]);
+      sum[v] = vi{};
+    }
+    cut_sum<nv>(from, p, n, scale, sum);
+  }
+  // Steps 2 to 4, in int32. With E' = max(e, e_c - 5), units here are u = 2^(E' - 24): of them c has 2^30 at
+  // most, products' sum 60 * 2^24.
+  // - E' = e, c below 2^(e + 6): the sum is whole; c, rounded down to a unit, is what step 3 makes of it (or
+  //   is a multiple of 2^(e_c - 23) anyway); and step 4 clears nothing, v being below 2^(e + 7).
+  // - E' = e_c - 5, 2^by units of the sum: c is whole, and the sum loses `by` places. Step 3 leaves three of
+  //   them, the rest is rounded down; step 4, of a v with 2^29 units (whose exponent is e_c), two, and one
+  //   less for each place that v has more. (For by = 1, that is the one there is. For more, the sum is
+  //   below half of c.) Whether what they leave is 0 is all that rounding to nearest needs, v having 26
+  //   bits or more: a 1 in n's last place tells it.
+  // What they leave is not 0 where the first of the places lost, with the sum's point before 31 bits, is not
+  // below the highest bit of n: where rest > (n & ~rest), which the highest bit of both decides. Of a
+  // negative n it is |n| - 1: v is n and something.
+  BITMMA_INLINE vf join_in_int32(vi sum, vi e, vf c) const {
+    const vi e_c = bits<vi>(c) & k_.infinity, E = max(e, e_c);  // E' + 5 + 127, as both are
+    if constexpr (by_parity) c = bits<vf>(bits<vi>(c) & ~(vi)(e_c < e - ((origin - 127 + 24 + 1) << 23)));
+    const vi by = (E - e) >> 23;
+    const vi n = (vi)((vu)shift_right(sum, by) + (vu)round_down(c * bits<vf>(k_.scale - (vu)E)));
+    const vi rest = (vi)(shift_left((vu)sum, 32 - by) >> 1), size = n ^ (n >> 31);
+    return to_float(odd_where_greater(n, rest, size & ~rest)) * bits<vf>(E - k_.unit);
+  }
+
+  // ---- anything else whose sums fit int32 -----------------------------------------------------------
+
+  template <int nv, class From> BITMMA_INLINE void group(const Strip& x, const From& from, i64 g, vf c[nv]) const {
     vi sum[nv], e[nv];
     if constexpr (by_parity) {
-      const i64 half_length = L0 ? L0 / 2 : part_length(0);
+      const i64 half_length = part_length(0);
       vi odd[nv], e_odd[nv];
-      part_sum<nv>(x, from, g * L, half_length, sum, e);
-      part_sum<nv>(x, from, g * L + half_length, L - half_length, odd, e_odd);
+      part_sum<nv>(x, from, g * L_, half_length, sum, e);
+      part_sum<nv>(x, from, g * L_ + half_length, L_ - half_length, odd, e_odd);
       for (int v = 0; v < nv; ++v) {  // units of 2^(e - F) of the larger e; shifting rounds down
         vi most = max(e[v], e_odd[v]);
         sum[v] = (vi)((vu)shift_right(sum[v], most - e[v]) + (vu)shift_right(odd[v], most - e_odd[v]));
         e[v] = most;
       }
     } else {
-      part_sum<nv>(x, from, g * L, L, sum, e);
+      part_sum<nv>(x, from, g * L_, L_, sum, e);
     }
     vi low{};
-    for (int v = 0; v < nv; ++v) low |= (vi)(joint_exponent(c[v], e[v]) < F2_ + 1 - 126);
-    if (any(low)) {
-      bool all_zero = true;  // as in columns beyond the matrix
-      for (int v = 0; v < nv; ++v) {
-        vi tiny = (vi)(joint_exponent(c[v], e[v]) < F2_ + 1 - 126);
-        all_zero &= !any(tiny & (vi)((sum[v] | (bits<vi>(c[v]) << 1)) != 0));
-      }
-      if (!all_zero) {
-        vf t[nv];
-        for (int v = 0; v < nv; ++v) t[v] = c[v];
-        narrow_group<nv>(x, from, g, -126, t);
-        for (int v = 0; v < nv; ++v) c[v] = t[v];
-        return;
-      }
+    for (int v = 0; v < nv; ++v) {
+      const vi tiny = (vi)(joint_exponent(c[v], e[v]) < F2_ + 1 - 126);
+      low |= tiny & (vi)((sum[v] | (bits<vi>(c[v]) << 1)) != 0);  // not in columns beyond the matrix
     }
-    vi high{};
-    for (int v = 0; v < nv; ++v) high |= (vi)(joint_exponent(c[v], e[v]) > highest);
-    if (joins_in_int32_ && !any(high))
-      unroll<nv>([&](auto v) __attribute__((always_inline)) { c[v] = join_in_int32(sum[v], e[v], c[v]); });
-    else
-      unroll<nv>([&](auto v) __attribute__((always_inline)) { c[v] = join(sum[v], e[v], c[v]); });
+    if (any(low)) return narrow_group<nv>(x, from, g, -126, c);
+    unroll<nv>([&](auto v) __attribute__((always_inline)) { c[v] = join(sum[v], e[v], c[v]); });
   }
   template <int nv, class From>
   BITMMA_INLINE void part_sum(const Strip& x, const From& from, i64 p, i64 n, vi sum[nv], vi e[nv]) const {
@@ -160,32 +215,6 @@ template <bool by_parity> class RoundedDown {
     }
     return bitmma::BITMMA_ISA::join(out[0], out[1]);
   }
-
-  // The same for F = 24 and F2 = 31, as the catalogue's are, in int32 and float: fewer than 32 products,
-  // each below 2^26, and c, below 2^25, fit. In units of 2^(E - 24),
-  // step 3 gives a whole number n and a fraction of eight bits, both floors: n * 256 + fraction is v.
-  // Step 4 leaves 32 bits of it: of the fraction it clears as many as |v| has above 32 (above 24, |n|;
-  // of a negative n, |n| - 1, as v is n and something). The rest is the sum of two floats, n's upper 24
-  // bits and what is below, added with one rounding.
-  BITMMA_INLINE vf join_in_int32(vi sum, vi e, vf c) const {
-    vi e_c = c_exponent(c), E = max(max(e, e_c), splat(F2_ + 1 - 126));  // it is lower only where all is 0
-    if constexpr (by_parity) {
-      vi drop = (vi)(e_c < E - (F_ + 1)) & (vi)(e_c != 128);  // never an Inf or NaN
-      c = bits<vf>(~drop & bits<vi>(c));
-    }
-    // Down by E - e: by what is above 31 first, which is floor's floor.
-    vi by = E - e, most = min(by, splat(31));
-    sum = shift_right(sum, by - most);
-    vu fraction = shift_left((vu)sum, 32 - most) >> 24;
-    // c is scaled up, E being 24 or less: exactly, subnormal or not.
-    vi n = (vi)((vu)shift_right(sum, most) + (vu)round_down(c * bits<vf>((127 + 24 - E) << 23)));
-    vu above = (vu)(n ^ (n >> 31)) >> 24;
-    above |= above >> 1, above |= above >> 2, above |= above >> 4;
-    fraction &= ~above;
-    vf upper = to_float(n & ~255), lower = to_float((vi)(((vu)n & 255) << 8 | fraction));
-    return multiply_add(lower, splat(0x1p-8f), upper) * bits<vf>((E + (127 - 24)) << 23);
-  }
-  static constexpr i32 highest = 24;
 
   template <class From> void narrow_sums(const Strip& x, const From& from, i64 p, i64 n, Sums& out) const {
     alignas(64) u8 near[columns];
@@ -286,6 +315,7 @@ template <bool by_parity> class RoundedDown {
   int F_, F2_, c_lowest_;
   i64 sub_;  // products of which the sum fits int32
   bool int32_, joins_in_int32_;
+  struct { vb origin, lowest; vu scale; vi infinity, unit; } k_;  // constants, from memory: see truncated.hpp
 };
 
 // d is f32 by RNE; F2 and F so near that units fit together; sums below 2^53 after step 2.

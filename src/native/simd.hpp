@@ -38,13 +38,49 @@ typedef float hf __attribute__((vector_size(2 * W)));
 typedef i32 hi __attribute__((vector_size(2 * W)));
 constexpr int D = W / 2;  // doubles of a vector
 
+// Small blocks that a thread gave back, for its next product: a single instruction takes a dozen, and to
+// allocate them, aligned, would take as long as to compute.
+class Kept {
+ public:
+  static constexpr std::align_val_t line{64};
+#if defined(__SANITIZE_ADDRESS__)
+  static constexpr std::size_t largest = 0;  // which is to see every block come and go
+#else
+  static constexpr std::size_t largest = 1 << 14;
+#endif
+  ~Kept() {
+    for (void* p : first_)
+      for (void* next; p; p = next) next = *static_cast<void**>(p), ::operator delete(p, line);
+  }
+  void* take(std::size_t bytes) {
+    if (bytes > largest) return ::operator new(bytes, line);
+    void*& first = first_[size_class(bytes)];
+    void* p = first;
+    if (!p) return ::operator new(std::size_t(64) << size_class(bytes), line);
+    first = *static_cast<void**>(p);
+    return p;
+  }
+  void give(void* p, std::size_t bytes) {
+    if (bytes > largest) return ::operator delete(p, line);
+    void*& first = first_[size_class(bytes)];
+    *static_cast<void**>(p) = first, first = p;
+  }
+
+ private:
+  static int size_class(std::size_t bytes) {  // 64 bytes, 128, ...
+    return bytes <= 64 ? 0 : 58 - __builtin_clzll(bytes - 1);
+  }
+  void* first_[9] = {};
+};
+inline thread_local Kept kept;
+
 // What vectors are read from starts at a line of memory: a vector of 64 bytes across two costs twice.
 template <class T> struct Lines {
   using value_type = T;
   Lines() = default;
   template <class U> Lines(const Lines<U>&) {}
-  T* allocate(std::size_t n) { return static_cast<T*>(::operator new(n * sizeof(T), std::align_val_t(64))); }
-  void deallocate(T* p, std::size_t) { ::operator delete(p, std::align_val_t(64)); }
+  T* allocate(std::size_t n) { return static_cast<T*>(kept.take(n * sizeof(T))); }
+  void deallocate(T* p, std::size_t n) { kept.give(p, n * sizeof(T)); }
   bool operator==(const Lines&) const { return true; }
 };
 template <class T> using Array = std::vector<T, Lines<T>>;
@@ -96,6 +132,24 @@ BITMMA_INLINE vi min(vi a, vi b) {
   return (vi)_mm512_min_epi32((__m512i)a, (__m512i)b);
 #elif defined(__AVX2__)
   return (vi)_mm256_min_epi32((__m256i)a, (__m256i)b);
+#else
+  return a < b ? a : b;
+#endif
+}
+BITMMA_INLINE vd max(vd a, vd b) {
+#if defined(__AVX512F__)
+  return (vd)_mm512_max_pd((__m512d)a, (__m512d)b);
+#elif defined(__AVX2__)
+  return (vd)_mm256_max_pd((__m256d)a, (__m256d)b);
+#else
+  return a > b ? a : b;
+#endif
+}
+BITMMA_INLINE vd min(vd a, vd b) {
+#if defined(__AVX512F__)
+  return (vd)_mm512_min_pd((__m512d)a, (__m512d)b);
+#elif defined(__AVX2__)
+  return (vd)_mm256_min_pd((__m256d)a, (__m256d)b);
 #else
   return a < b ? a : b;
 #endif
@@ -217,6 +271,15 @@ BITMMA_INLINE vi shift_right(vi a, vi count) {
   vi r;
   for (int i = 0; i < W; ++i) r[i] = a[i] >> (u32(count[i]) < 32 ? count[i] : 31);
   return r;
+#endif
+}
+// n, made odd where a > b.
+BITMMA_INLINE vi odd_where_greater(vi n, vi a, vi b) {
+#if defined(__AVX512F__)
+  const __mmask16 greater = _mm512_cmpgt_epi32_mask((__m512i)a, (__m512i)b);
+  return (vi)_mm512_mask_or_epi32((__m512i)n, greater, (__m512i)n, _mm512_set1_epi32(1));
+#else
+  return n | (vi)((vu)(vi)(a > b) >> 31);
 #endif
 }
 // The two halves of a vector, in order.

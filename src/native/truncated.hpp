@@ -19,8 +19,9 @@ template <Rho rho> class Truncated {
         mask_(i32(~0u << (23 - std::min(s.mantissa_bits, 23)))) {
     if (rho == Rho::nearest_half || s.mode != Mode::rz) mask_ = -1;
     if (s.family == Family::lowered) restart_ = s.group / s.L;
+    by_sign_ = rho == Rho::nearest_half || s.mode == Mode::rz;  // the environment: see rounding() in kernels.cpp
     // How many products of the largest significands fit int32 beside c.
-    const double largest = (2 - std::ldexp(1.0, -s.a.mantissa_bits)) * (2 - std::ldexp(1.0, -s.b.mantissa_bits));
+    const double largest = largest_product(s);
     sub_ = std::min<i64>(s.L, i64((std::ldexp(1.0, 31 - s.F) - 2) / largest));
     holds_narrow_ = fits_int32(s) && sub_ >= 1 && s.e_zero <= d_lowest_;
     k_.origin = vb{} + u8(127), k_.lowest = vb{} + u8(F_ + 1);
@@ -35,6 +36,7 @@ template <Rho rho> class Truncated {
   }
 
   bool always_wide() const { return !holds_narrow_; }
+  bool by_sign() const { return by_sign_; }  // whether wide wants B so
 
   // One strip, if it fits float32 and int32 arithmetic; else c stays as it is and the answer is false.
   // Exponents count from `top` here: with values so scaled, products lie below 4 and c, scaled alike,
@@ -91,15 +93,9 @@ template <Rho rho> class Truncated {
     const i32 lowest = rho == Rho::single ? std::max(e_zero_, F_ - 126) : F_ - 126;
     if (x.low < lowest || x.low - x.most < F_ - 126 || x.least < -100 || x.most > 100) return false;
     if (restart_) return true;
-    const i32 first = x.c_is_new && c_lowest_ != d_lowest_ ? 127 - 14 : 1;
-    const vi floor = splat(std::max(x.most + F_ + 2, first) << 23);
-    const vi ceiling = splat((rho == Rho::nearest_half ? 127 + 16 : std::min(x.least, 0) + 127 + 100) << 23);
-    vi bad{};
-    for (int v = 0; v < nv; ++v) {
-      vi size = bits<vi>(c[v]) & 0x7FFFFFFF;
-      bad |= ((vi)(size != 0) & (vi)(size < floor)) | (vi)(size >= ceiling);
-    }
-    return !any(bad);
+    const i32 first = x.c_is_new && c_lowest_ != d_lowest_ ? -14 : -126;
+    const i32 ceiling = rho == Rho::nearest_half ? 16 : std::min(x.least, 0) + 100;
+    return zero_or_within<nv>(c, std::max(x.most + F_ + 2 - 127, first), ceiling);
   }
 
   template <int nv, class From> bool by_length(const Strip& x, const From& from, vf c[nv]) const {
@@ -296,40 +292,54 @@ template <Rho rho> class Truncated {
       store(by + v * W, scales);
       store(c + v * W, t[v]);
     }
-    vd up[halves], sum[halves];
+    // Before scales are applied, units are 2^unit.
+    vl unit[halves];
+    vd from[halves], sum[halves];
     for (int h = 0; h < halves; ++h) {
-      vl e = to_long(load<hi>(e_max + h * D));
-      up[h] = power(to_long(load<hi>(by + h * D)) - e + i64(F_));
-      sum[h] = truncate(to_double(load<hf>(c + h * D)) * power(splat64(F_) - e));
+      unit[h] = to_long(load<hi>(e_max + h * D) - load<hi>(by + h * D) - F_);
+      sum[h] = to_double(load<hf>(c + h * D));
+      if (x.col_scale) sum[h] *= power(-to_long(load<hi>(by + h * D)));
     }
-    wide_sum(x.a_wide + g * L_, x.b_wide + g * L_ * columns, L_, up, sum);
-    for (int h = 0; h < halves; ++h) sum[h] *= power(to_long(load<hi>(e_max + h * D)) - i64(F_));
+    if (by_sign_) {
+      for (int h = 0; h < halves; ++h) from[h] = power(unit[h] + 52);
+      wide_sum_by_sign(x.a_wide + g * L_, x.b_by_sign + 2 * g * L_ * columns, L_, from, sum);
+    } else {
+      for (int h = 0; h < halves; ++h) from[h] = power(-unit[h]), sum[h] = truncate(sum[h] * from[h]);
+      wide_sum(x.a_wide + g * L_, x.b_wide + g * L_ * columns, L_, from, sum);
+      for (int h = 0; h < halves; ++h) sum[h] *= power(unit[h]);
+    }
     for (int h = 0; h < halves; ++h) {
-      vd size = bits<vd>(bits<vl>(sum[h]) & i64(0x7FFFFFFFFFFFFFFF));
+      if (x.col_scale) sum[h] *= power(to_long(load<hi>(by + h * D)));
       hf f = to_float(sum[h]);
-      if constexpr (rho == Rho::single) {
-        f = bits<hf>(bits<hi>(f) & mask_);
-        store(c + h * D, f == 0.0f ? hf{} : f);
-        vl huge = (vl)(size >= 0x1p128);
-        if (any(huge))
-          for (int l = 0; l < D; ++l)
-            if (huge[l]) c[h * D + l] = float(std::copysign(INFINITY, sum[h][l]));
-      } else {
-        vl inexact = (vl)(to_double(f) != sum[h]) & (vl)(size < INFINITY);
+      if constexpr (rho == Rho::nearest_half) {  // rounding to odd keeps what was lost alive
+        const vl inexact = (vl)(to_double(f) != sum[h]) & (vl)((bits<vl>(sum[h]) & i64(0x7FFFFFFFFFFFFFFF)) < i64(0x7FF) << 52);
         f = bits<hf>(bits<hi>(f) | (__builtin_convertvector(inexact, hi) & 1));
-        store(c + h * D, f);
       }
+      store(c + h * D, f);
     }
     for (int v = 0; v < NV; ++v) {
       t[v] = load<vf>(c + v * W);
-      if constexpr (rho == Rho::nearest_half) t[v] = round_to_half(t[v]) + vf{};
+      if constexpr (rho == Rho::single) {
+        if (any((vi)((bits<vi>(t[v]) & 0x7FFFFFFF) >= 0x7F7FFFFF)))  // or more, before the conversion
+          t[v] = join(or_infinity(sum[2 * v], half(t[v], 0)), or_infinity(sum[2 * v + 1], half(t[v], 1)));
+        const vf kept = bits<vf>(bits<vi>(t[v]) & mask_);
+        t[v] = kept == 0.0f ? vf{} : kept;
+      } else {
+        t[v] = round_to_half(t[v]) + vf{};
+      }
     }
+  }
+  // What x was converted to; but an infinity from 2^128 on.
+  BITMMA_INLINE static hf or_infinity(vd x, hf converted) {
+    const vl size = bits<vl>(x) & i64(0x7FFFFFFFFFFFFFFF), huge = (vl)(size >= bits<i64>(0x1p128));
+    const hi w = bits<hi>(converted), mask = __builtin_convertvector(huge, hi);
+    return bits<hf>((w & ~(mask & 0x7FFFFF)) | (mask & 0x7F800000));  // its sign stays
   }
 
   int L_, F_, e_zero_, c_lowest_, d_lowest_;
   i32 mask_;
   i64 sub_, restart_ = 0;
-  bool holds_narrow_, by_floor_;
+  bool holds_narrow_, by_floor_, by_sign_;
   struct { vb origin, lowest; vu hidden, scale; vi infinity, mask, unit, origin_of_floors; } k_;
 };
 

@@ -204,15 +204,16 @@ class Plan(NamedTuple):
         progress: Progress | None,
     ) -> Codes:
         every, fused, promote_a, promote_b = promotion
-        lead: tuple[int, ...] = ()
-        if (
-            a.ndim > 2 or b.ndim > 2 or _deep(c) or _deep(scale_a) or _deep(scale_b)
-            or _deep(promote_a) or _deep(promote_b)
+        # What most calls are is told without a look at anything else: they take microseconds.
+        lead: tuple[int, ...] = a.shape[:-2]
+        if not (
+            scale_a is scale_b is promote_a is promote_b is None
+            and b.shape[:-2] == lead and a.flags.aligned and b.flags.aligned
+            and (c is None or (c.shape[:-2] == lead and c.flags.aligned))
         ):  # fmt: skip
-            given = (a, b, c, scale_a, scale_b, promote_a, promote_b)
-            leads = {x.shape[:-2] for x in given if x is not None}
-            lead = leads.pop() if len(leads) == 1 else np.broadcast_shapes(*leads)
-            a, b, c, scale_a, scale_b, promote_a, promote_b = (_spread(x, lead) for x in given)
+            lead, (a, b, c, scale_a, scale_b, promote_a, promote_b) = _together(
+                a, b, c, scale_a, scale_b, promote_a, promote_b
+            )
         M, K = a.shape[-2:]
         d = self.d if not every else promotion.d(self.d)
         out = np.empty((*lead, M, b.shape[-1]), _code_dtype(d))
@@ -221,15 +222,15 @@ class Plan(NamedTuple):
             _by_reference(self.key, operands, promotion, out, progress)
         else:
             spec, step, padded_step, alone = self.native
-            job = (
-                _aligned(a), _aligned(b), _aligned(c), out, _aligned(scale_a), _aligned(scale_b),
-                _aligned(promote_a), _aligned(promote_b),
-            )  # fmt: skip
             work = out.size * max(1, -(-K // step)) * padded_step
             if work >= alone or (threads > 1 and work >= 2 * _PRODUCTS_PER_THREAD):
+                job = a, b, c, out, scale_a, scale_b, promote_a, promote_b
                 _in_threads(spec, job, promotion, work, threads, progress)
             else:
-                _native.mma(spec, *job[:6], _ISA, False, every, fused, *job[6:])
+                _native.mma(
+                    spec, a, b, c, out, scale_a, scale_b, _ISA, False, every, fused,
+                    promote_a, promote_b,
+                )  # fmt: skip
         if progress is not None:
             progress(out.size * K, out.size * K)
         return out
@@ -255,18 +256,15 @@ def _planned(
     return Plan(key, _plan(*key), model.d)
 
 
-def _deep(x: Codes | None) -> bool:
-    return x is not None and x.ndim > 2
-
-
-def _spread(x: Codes | None, lead: tuple[int, ...]) -> Any:
-    if x is None or x.shape[:-2] == lead:
-        return x
-    return np.broadcast_to(x, lead + x.shape[-2:])
-
-
-def _aligned(x: Codes | None) -> Codes | None:
-    return x if x is None or x.flags.aligned else x.copy()
+def _together(*given: Codes | None) -> tuple[tuple[int, ...], list[Any]]:
+    """The leading dimensions of operands, and these broadcast to them; none at an odd address."""
+    leads = {x.shape[:-2] for x in given if x is not None}
+    lead = leads.pop() if len(leads) == 1 else np.broadcast_shapes(*leads)
+    spread = (
+        x if x is None or x.shape[:-2] == lead else np.broadcast_to(x, lead + x.shape[-2:])
+        for x in given
+    )
+    return lead, [x if x is None or x.flags.aligned else x.copy() for x in spread]
 
 
 @functools.cache
