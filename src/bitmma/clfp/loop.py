@@ -179,7 +179,8 @@ class _Run:
             reading = read_tree(self.box)
         self.report.tree, self.report.tree_note = reading.tree, reading.note
         shown = reading.note if reading.tree is None else text(reading.tree, self.box.k)
-        self.note("tree", f"{shown} ({reading.measured} pairs, {reading.binades} binades)")
+        cost = f"{reading.measured} pairs in {reading.calls} calls, {reading.binades} binades"
+        self.note("tree", f"{shown} ({cost})")
         bench = Bench(self.box, reading.tree)
         for i, ask in enumerate(PROBES):
             self.progress(Progress("features", i, len(PROBES), ask.name))
