@@ -241,6 +241,9 @@ class _Run:
             for effort in range(len(EFFORTS)):
                 starts = sorted(ends, key=self.evidence.wrong)[: _STARTS if effort else None]
                 ends, fitting = {}, set[type[Model]]()
+                if effort and starts and isinstance(starts[0], SumTree):  # trees have many neighbours
+                    share = self.evidence.count // _NEAR
+                    starts = [x for x in starts if self.evidence.wrong(x) < share] or starts
                 for start in starts:
                     if type(start) in fitting and type(start) not in (FDPA, SumTree):
                         continue  # `closure` varies their few parameters
