@@ -24,13 +24,14 @@ from bitmma.clfp.assumptions import NoFunction, example
 from bitmma.clfp.box import BlackBox, Box, BoxError, Codes, Dots
 from bitmma.clfp.equivalence import canonical, kind, reasons
 from bitmma.clfp.evidence import Evidence, predict, predict_calls
-from bitmma.clfp.features import PROBES, Bench
+from bitmma.clfp.features import ALIGNMENT, PROBES, Bench
 from bitmma.clfp.inputs import aimed, coverage, neutral, outliers, same, sparse
 from bitmma.clfp.journal import Journal
 from bitmma.clfp.report import Report, Turn
 from bitmma.clfp.separating import separating
 from bitmma.clfp.shrink import shrink
 from bitmma.clfp.space import EFFORTS, Space
+from bitmma.clfp.sum_features import SUM_PROBES, binary
 from bitmma.clfp.tree import read_tree, text
 from bitmma.models import FDPA, Model, SumTree
 from bitmma.unit import Instruction
@@ -182,11 +183,15 @@ class _Run:
         cost = f"{reading.measured} pairs in {reading.calls} calls, {reading.binades} binades"
         self.note("tree", f"{shown} ({cost})")
         bench = Bench(self.box, reading.tree)
-        for i, ask in enumerate(PROBES):
-            self.progress(Progress("features", i, len(PROBES), ask.name))
-            self.report.features.append(ask(bench))
+        plain = binary(reading.tree)
+        probes = [*(SUM_PROBES if plain else []), *PROBES]
+        for i, ask in enumerate(probes):
+            self.progress(Progress("features", i, len(probes), ask.name))
+            found = ask(bench)
+            if not plain or ask.name not in ALIGNMENT:
+                self.report.features.append(found)
         self.evidence.add(Dots.join(bench.asked), np.concatenate(bench.answers))
-        self.note("features", f"{len(PROBES)} probes, {self.evidence.count} dot products")
+        self.note("features", f"{len(probes)} probes, {self.evidence.count} dot products")
         with self.box.during("random dot products"):
             self.learn(aimed(self.box, neutral(self.box), self.share(1500), self.fresh()))
             self.learn(outliers(self.box, self.share(200), self.fresh()))
@@ -241,7 +246,9 @@ class _Run:
             for effort in range(len(EFFORTS)):
                 starts = sorted(ends, key=self.evidence.wrong)[: _STARTS if effort else None]
                 ends, fitting = {}, set[type[Model]]()
-                if effort and starts and isinstance(starts[0], SumTree):  # trees have many neighbours
+                if (
+                    effort and starts and isinstance(starts[0], SumTree)
+                ):  # trees have many neighbours
                     share = self.evidence.count // _NEAR
                     starts = [x for x in starts if self.evidence.wrong(x) < share] or starts
                 for start in starts:
