@@ -324,7 +324,7 @@ class Box:
             raise BoxError(f"{self.probe}: the box returned {d.dtype}, d is {fmt}: {fmt.dtype}")
         if d.shape != shape:
             raise BoxError(f"{self.probe}: the box returned shape {d.shape}, not {shape}")
-        return np.ascontiguousarray(d).view(fmt.code_dtype).copy()
+        return np.ascontiguousarray(d).view(fmt.code_dtype)
 
 
 def _values(fmt: Format, codes: Codes) -> Codes:

@@ -33,7 +33,7 @@ from bitmma.clfp.shrink import shrink
 from bitmma.clfp.space import EFFORTS, Space
 from bitmma.clfp.sum_features import SUM_PROBES, binary
 from bitmma.clfp.tree import read_tree, text
-from bitmma.models import FDPA, Model, SumTree
+from bitmma.models import FDPA, FMA, FTZMulAdd, Model, SumTree
 from bitmma.unit import Instruction
 
 __all__ = ["Progress", "probe"]
@@ -48,7 +48,10 @@ _SEARCHED = 1 << 23
 _SEARCHES = 24
 #: A million outputs are of rows and columns drawn for them; of more, each call's rows also meet the
 #: columns of other calls, so many in all.
-_FRESH, _MEETINGS = 1_000_000, 16
+_FRESH, _MEETINGS = 1_000_000, 64
+#: Models of a few of the machine's own operations: by default compared on more outputs, for they
+#: cost little, and so many times as many.
+_QUICK, _TIMES = (FMA, FTZMulAdd), 4
 #: Dot products traced for coverage, and products of all of them.
 _TRACED, _TRACED_PRODUCTS = 256, 1 << 14
 #: Outputs of one round of the differential test, and products of all of them.
@@ -85,8 +88,8 @@ def probe(
     Args:
         box: an instruction (whose name and model are not looked at), or a `BlackBox`.
         inputs: outputs to be compared with the model at the end; fewer make every step smaller,
-            for slow boxes. By default 16,000,000 of an instruction, 4,000,000 of a box that takes
-            batches, else 1,000,000.
+            for slow boxes. By default 16,000,000 of an instruction (64,000,000 where the model
+            found is FMA or FTZ-MulAdd), 4,000,000 of a box that takes batches, else 1,000,000.
         seed: of the random inputs.
         limit: seconds that one call of the box may take.
         progress: called with a `Progress` now and then.
@@ -106,6 +109,7 @@ def probe(
     Source: Xie et al., arXiv 2511.10909v2, section 3 (closed-loop feature probing).
     """
     spec = BlackBox.of(box)
+    times = _TIMES if inputs is None and isinstance(box, Instruction) else 1
     if inputs is None:
         inputs = (
             16_000_000 if isinstance(box, Instruction) else 4_000_000 if spec.batched else 1_000_000
@@ -129,7 +133,7 @@ def probe(
         stack.callback(asked.close)
         report = Report(shape, seed=seed, bits_version=BITS_VERSION)
         start = perf_counter()
-        run = _Run(asked, report, inputs, seed, progress or (lambda _: None))
+        run = _Run(asked, report, inputs, times, seed, progress or (lambda _: None))
         try:
             run.all_steps()
         except NoFunction as found:
@@ -157,10 +161,12 @@ class _Run:
         box: Box,
         report: Report,
         inputs: int,
+        times: int,
         seed: int,
         progress: Callable[[Progress], object],
     ) -> None:
         self.box, self.report, self.inputs, self.seed = box, report, inputs, seed
+        self.times = times  # as many inputs for quick models
         self.progress = progress
         self.evidence = Evidence(box)
         self.space: Space
@@ -308,15 +314,21 @@ class _Run:
         return list(found.values())[:_RIVALS]
 
     def disagreement(self, rivals: list[Model], size: int, turn: int) -> Dots | None:
-        """Dot products that tell rivals from the first, a few each: made for it, and random."""
-        first = rivals[0]
+        """Dot products that tell rivals from the first, a few each: random bits, which cost least,
+        or else made for it and drawn around the models.
+        """
         aim = rivals[turn % len(rivals)]
-        tries = Dots.join([
+        found = self.telling(rivals, aimed(self.box, aim, 4 * size, self.fresh(), "bits"))
+        return found or self.telling(rivals, Dots.join([
             separating(self.box, rivals, size, self.fresh()),
-            separating(self.box, [first, aim], size // 4, self.fresh()),
+            separating(self.box, [rivals[0], aim], size // 4, self.fresh()),
             aimed(self.box, aim, size // 2, self.fresh()),
             sparse(self.box, aim, size // 2, self.fresh()),
-        ])  # fmt: skip
+        ]))  # fmt: skip
+
+    def telling(self, rivals: list[Model], tries: Dots) -> Dots | None:
+        """Of these the ones on which rivals differ from the first."""
+        first = rivals[0]
         base = predict(self.box, first, tries)
         found: list[Dots] = []
         for other in rivals[1:]:
@@ -338,15 +350,16 @@ class _Run:
 
     def agrees(self, model: Model) -> bool:
         """Step 5: bit against bit on all inputs; what differs is learnt."""
+        inputs = self.inputs * (self.times if isinstance(model, _QUICK) else 1)
         with self.box.during("differential test"):
             tested = drawn = 0
             per_call = self.box.spec.m * self.box.spec.n
             r = min(self.box.spec.m, self.box.spec.n)
             sample: list[Dots] = []
-            meetings = max(1, min(_MEETINGS, self.inputs // _FRESH))
+            meetings = max(1, min(_MEETINGS, inputs // _FRESH))
             size, most = 4096, max(4096, min(_CHUNK, _CHUNK_PRODUCTS // self.box.k))
-            while tested < self.inputs:
-                fresh = min(size, -(-(self.inputs - tested) // meetings))
+            while tested < inputs:
+                fresh = min(size, -(-(inputs - tested) // meetings))
                 count = max(r, fresh * r // per_call)
                 x = aimed(self.box, model, count - count // 8, self.fresh())
                 x = Dots.join([x, outliers(self.box, count // 8, self.fresh())])
@@ -366,9 +379,7 @@ class _Run:
                             f"{model!r}: {len(wrong)} of the last {d.size} outputs differ",
                         )
                         return False
-                    self.progress(
-                        Progress("differential test", tested, self.inputs, "bit against bit")
-                    )
+                    self.progress(Progress("differential test", tested, inputs, "bit against bit"))
                 drawn += x.count
                 sample.append(x)
                 size = min(4 * size, most)
