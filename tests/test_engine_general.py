@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib.util
+import itertools
 import sys
 from collections import defaultdict
 from collections.abc import Callable
@@ -220,6 +221,31 @@ def test_every_build_has_the_same_trees(isa: str, monkeypatch: pytest.MonkeyPatc
             a_format="f32", b_format="f32", c_format="f32",
         )  # fmt: skip
         assert got[i, j] == want
+
+
+@pytest.mark.parametrize("flush_out", ["no", "zero", "sign"])
+@pytest.mark.parametrize("zero", ["plus", "signed", "ieee", "start"])
+def test_sums_of_the_machine_that_flush(flush_out: str, zero: str, assert_same_bits: Check) -> None:
+    """Trees of additions to nearest in f32: flushed or not, -0 or not, products rounded or not."""
+    for tree, a, rho_product, out in itertools.product(
+        ("((((0) 2) (1 3)) c)", "(((0 1)) (2 3))"), ("bf16", "f16", "f32"), (None, RNE_FP32),
+        (None, Conversion("RNE", "bf16")),
+    ):  # fmt: skip
+        model = SumTree(
+            tree, flush_in="zero", flush_out=flush_out, zero=zero, rho_product=rho_product, out=out
+        )
+        c = "f32" if out is None else "bf16"
+        for category in ("subnormal", "zeros", "cancel", "special"):
+            x = cases.generate(model, a, a, c, 4, 6, 1, category=category)
+            got = engine.dpa(model, x.a, x.b, x.c, a_format=a, b_format=a, c_format=c)
+            want = [
+                reference.chain(
+                    model, x.a[i].tolist(), x.b[i].tolist(), int(x.c[i]), k=4, a_format=a,
+                    b_format=a, c_format=c,
+                )
+                for i in range(len(x.c))
+            ]  # fmt: skip
+            assert_same_bits(model, got, np.array(want, got.dtype))
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 // SumTrees in the machine's own arithmetic: additions and fused multiply-adds of float or double, to
-// nearest, which is what BLAS kernels, NumPy and PyTorch do. One output at a time.
+// nearest, which is what BLAS kernels, NumPy and PyTorch do, also where subnormal sums are flushed.
+// One output at a time.
 #pragma once
 #include <cmath>
 #include <limits>
@@ -23,6 +24,8 @@ template <class T> class PlainTree {
     const int K = s_.group;
     if (products_fit_)
       for (int i = 0; i < K; ++i) v[i] = number(a[i]) * number(b[i]);
+    if (s_.open.products.present && settles_)
+      for (int i = 0; i < K; ++i) v[i] = settled(v[i]);
     v[K] = uses_c_ ? number(c) : 0;
     T* node = v + K;
     for (const Step& step : steps_) {
@@ -32,6 +35,7 @@ template <class T> class PlainTree {
         case Op::add: *++node = v[step.x] + v[step.y]; break;
         case Op::multiply_add: *++node = multiply_add(number(a[step.y]), number(b[step.y]), v[step.x]); break;
       }
+      if (settles_) *node = settled(*node);
     }
     if (*node != *node) return nan_code(s_, s_.open.rho.format);
     if constexpr (sizeof(T) == 4) return __builtin_bit_cast(u32, *node);
@@ -53,10 +57,13 @@ template <class T> class PlainTree {
       return rho.format.width == 8 * int(sizeof(T)) && rho.mode == Mode::rne &&
              rho.kept == Limits::digits - 1 && rho.overflow != Overflow::saturate;
     };
-    if (!native(o.rho) || o.rho2.present || (o.products.present && !native(o.products)) || o.flush_out != Flush::no ||
-        o.zero < ZeroRule::ieee || !fits(s_.a) || !fits(s_.b))
+    if (!native(o.rho) || o.rho2.present || (o.products.present && !native(o.products)) || !fits(s_.a) || !fits(s_.b))
       return false;
-    products_fit_ = o.products.present || fits(product_bits(), lowest_product(), highest_product());
+    const bool exact_products = fits(product_bits(), lowest_product(), highest_product());
+    products_fit_ = o.products.present || exact_products;
+    // Which zeros are underflows, whose sign this rule keeps, is seen where nothing underflows.
+    if (o.zero == ZeroRule::signed_ && !exact_products) return false;
+    settles_ = o.flush_out != Flush::no || o.zero < ZeroRule::ieee;
     const int K = s_.group;
     auto open = [&](int i) { return i < K && !products_fit_; };
     for (size_t at = 0; at < o.tree.size(); at += size_t(o.tree[at]) + 1) {
@@ -70,6 +77,12 @@ template <class T> class PlainTree {
     }
     values_.resize(size_t(K) + 1 + steps_.size());
     return !uses_c_ || (fits(s_.c) && fits(s_.d));
+  }
+  // Rounded, and then flushed; a zero by the rules under which a sum has none but +0.
+  T settled(T x) const {
+    if (!(std::fabs(x) < Limits::min())) return x;
+    if ((x == 0 && s_.open.zero < ZeroRule::ieee) || s_.open.flush_out == Flush::zero) return 0;
+    return s_.open.flush_out == Flush::sign ? std::copysign(T(0), x) : x;
   }
   // Whether T holds all numbers of so many significant bits, multiples of 2^lowest, below 2^highest.
   static bool fits(int significant_bits, int lowest, int highest) {
@@ -98,7 +111,7 @@ template <class T> class PlainTree {
   const Spec& s_;
   std::vector<Step> steps_;
   std::vector<T> values_;
-  bool products_fit_ = false, uses_c_ = false;
+  bool products_fit_ = false, uses_c_ = false, settles_ = false;
   // Added to an only child: -0 leaves it as it is, +0 makes +0 of its -0.
   const T start_ = s_.open.zero == ZeroRule::start ? T(0) : -T(0);
 };

@@ -147,9 +147,10 @@ def test_products_summed_in_double_and_no_c() -> None:
     assert (report.status, report.model) == ("verified", double), report
     assert report.tree_note == "c is ignored"
     found = {f.name: f for f in report.features}
-    assert found["bits kept of c"].reading == "none"
+    assert found["place of c"].reading == "ignored"
+    assert found["products"].reading == "rounded first"  # though a double would hold them
+    assert found["precision of additions"].reading == "53 bits, f64"
     assert found["scales"].meaning == "the box has no scales"
-    assert found["rounding of c"].meaning == "how many bits are kept was not found"
     assert not any("np." in text for f in report.features for pair in f.evidence for text in pair)
 
 

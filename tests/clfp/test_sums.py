@@ -152,4 +152,4 @@ def test_512_products() -> None:
     assert report.status == "verified", report.reason
     model = report.model
     assert isinstance(model, SumTree) and model.K == 512 and model.rho_product == RNE_FP32
-    assert report.cost["dots"] < 8000  # nowhere near all pairs of 513 terms
+    assert report.cost["dots"] < 10_000  # nowhere near all 131,328 pairs of 513 terms

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -128,8 +129,25 @@ def broken(A: Any, B: Any, C: Any) -> Any:
         (lambda A, B, C: UNIT(A, B, C)[..., :4], "returned shape"),
         (lambda A, B, C: UNIT(A, B, C).astype(np.float64), "returned float64"),
         (lambda A, B, C: UNIT(A, B, C).tolist(), "returned a list"),
+        (lambda A, B, C: np.ma.masked_array(UNIT(A, B, C)), "returned a masked array"),
+        (lambda A, B, C: UNIT(A, B, C).astype(object), "returned object"),
+        (lambda A, B, C: UNIT(A, B, C).astype(complex), "returned complex128"),
+        (lambda A, B, C: UNIT(A, B, C).astype(">f4"), "returned >f4"),
+        (lambda A, B, C: (x for x in UNIT(A, B, C)), "returned a generator"),
+        (lambda A, B: UNIT(A, B), "takes 2 positional arguments but 3 were given"),
     ],
-    ids=["raises", "wrong shape", "wrong dtype", "no array"],
+    ids=[
+        "raises",
+        "wrong shape",
+        "wrong dtype",
+        "no array",
+        "masked",
+        "objects",
+        "complex",
+        "byte order",
+        "generator",
+        "two arguments",
+    ],
 )
 def test_broken(fn: Callable[..., Any], says: str) -> None:
     report = probe(box(fn), inputs=1_000)
@@ -144,6 +162,20 @@ class Speechless(Exception):
         raise RuntimeError("no words")
 
 
+class Interrupting(Exception):
+    def __str__(self) -> str:
+        raise KeyboardInterrupt
+
+
+class Endless(Exception):
+    def __str__(self) -> str:
+        return "x" * 1_000_000
+
+
+def endless(*operands: Any) -> Any:
+    return endless(*operands)
+
+
 @pytest.mark.parametrize(
     ("error", "says"),
     [
@@ -151,6 +183,9 @@ class Speechless(Exception):
         (GeneratorExit("gone"), "raised GeneratorExit: gone "),
         (TimeoutError("no answer"), "raised TimeoutError: no answer "),
         (Speechless(), "raised Speechless: (its message cannot be shown) "),
+        (Interrupting(), "raised Interrupting: (its message cannot be shown) "),
+        (Endless(), "raised Endless: xxx"),
+        (MemoryError(), "raised MemoryError: "),
     ],
     ids=lambda x: type(x).__name__,
 )
@@ -160,8 +195,73 @@ def test_raises_anything(error: BaseException, says: str) -> None:
 
     report = probe(box(fn), inputs=1_000)
     assert report.status == "invalid"
-    assert says in report.reason
+    assert says in report.reason and len(report.reason) < 1_000
     claims_nothing(report)
+
+
+def test_endless_recursion() -> None:
+    assert "raised RecursionError: maximum recursion" in probe(box(endless), inputs=1_000).reason
+
+
+def test_no_character_breaks_a_report(tmp_path: Path) -> None:
+    """NUL, an escape sequence and half a surrogate pair, in an exception and in the box's name."""
+    nasty = "a\x00b\x1b[31m\ud800<i>"
+
+    def fn(A: Any, B: Any, C: Any) -> Any:
+        raise ValueError(nasty)
+
+    report = probe(BlackBox(fn, 8, 8, 4, name=nasty), inputs=1_000)
+    assert r"raised ValueError: a\x00b\x1b[31m\ud800<i> (" in report.reason
+    report.save_html(tmp_path / "r.html")
+    page = (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert page.count(r"a\x00b\x1b[31m\ud800&lt;i&gt;") >= 3
+    assert not set(page) & {chr(i) for i in range(32) if i != 10}
+    report.save(tmp_path / "r.json")
+    assert Report.load(tmp_path / "r.json").box["name"] == nasty
+    print(report)  # encodes
+
+
+class Twisted(np.ndarray):
+    """A subclass with a mind of its own."""
+
+    @property
+    def shape(self) -> Any:
+        raise ValueError("no shape")
+
+    @property
+    def T(self) -> Any:
+        raise ValueError("no T")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        np.asfortranarray,
+        lambda d: d.view(Twisted),
+        lambda d: d.view(np.recarray),
+        lambda d: np.repeat(d, 2, -1)[..., ::2],
+        lambda d: d[..., ::-1, :].copy()[..., ::-1, :],
+    ],
+    ids=["Fortran", "subclass", "recarray", "strided", "negative strides"],
+)
+def test_any_layout_will_do(kind: Callable[[Any], Any]) -> None:
+    report = probe(box(lambda *x: kind(UNIT(*x))), inputs=1_000)
+    assert (report.status, report.model) == ("verified", UNIT.model)
+
+
+def test_a_buffer_used_again() -> None:
+    """What the box returned is its own: it may write there at its next call."""
+    kept: list[Any] = []
+
+    def fn(A: Any, B: Any, C: Any) -> Any:
+        for d in kept:
+            d[...] = 7
+        kept[:] = [UNIT(A, B, C)]
+        A[...], C[...] = 0, 1
+        return kept[0]
+
+    report = probe(box(fn), inputs=1_000)
+    assert (report.status, report.model) == ("verified", UNIT.model)
 
 
 def ones(A: Any, B: Any, C: Any) -> Any:

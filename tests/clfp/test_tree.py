@@ -8,7 +8,7 @@ import pytest
 
 from bitmma import engine
 from bitmma.clfp.box import BlackBox, Box
-from bitmma.clfp.tree import Tree, from_text, leaves, read_tree, text, to_text
+from bitmma.clfp.tree import Node, Tree, fold, from_text, leaves, read_tree, text, to_text
 from bitmma.models import FDPA, RNE_FP32, Model
 
 
@@ -57,12 +57,61 @@ def test_known_orders(add: Callable[[Any, Any], Any], k: int, want: str) -> None
 
 
 @pytest.mark.parametrize("add", [chain, pairwise, strided])
-def test_long_sums_take_few_measurements(add: Callable[[Any, Any], Any]) -> None:
+def test_long_sums_take_few_calls(add: Callable[[Any, Any], Any]) -> None:
     reading = read_tree(box(add, 512))
     assert reading.tree is not None
     assert leaves(reading.tree) == tuple(range(513))
-    assert reading.measured <= {chain: 512, pairwise: 5_000, strided: 1_300}[add]
+    # A lane is brought by a row or by a column, of which a call has 8: it takes 64 calls or more.
+    assert reading.calls <= {chain: 140, pairwise: 500, strided: 210}[add]
     assert from_text(to_text(reading.tree)) == reading.tree
+
+
+def test_the_worst_order_takes_no_square_of_calls() -> None:
+    reading = read_tree(box(lambda p, c: chain(p[::-1], c), 512))
+    assert reading.tree is not None and leaves(reading.tree) == tuple(range(513))
+    assert text(reading.tree, 512).startswith("(((((((") and reading.calls <= 300
+
+
+def random_tree(rng: np.random.Generator, lanes: list[int], most: int) -> Tree:
+    """A node of 2 to ``most`` children over these lanes, shuffled."""
+    if len(lanes) == 1:
+        return lanes[0]
+    children = min(len(lanes), int(rng.integers(2, most + 1)))
+    cuts = sorted(rng.choice(np.arange(1, len(lanes)), children - 1, replace=False).tolist())
+    parts = [lanes[i:j] for i, j in zip([0, *cuts], [*cuts, len(lanes)], strict=True)]
+    below = [random_tree(rng, part, most) for part in parts]
+    below.sort(key=lambda child: leaves(child)[0])
+    return Node(tuple(below), "add" if children == 2 else "fused")
+
+
+def fused_sum(terms: list[Any]) -> Any:
+    """All terms cut to multiples of the largest's last place in float32, then added."""
+    with np.errstate(all="ignore"):
+        _, e = np.frexp(np.max(np.abs(terms), axis=0))
+        unit = np.ldexp(1.0, e - 24)
+        return sum(np.trunc(x / unit) * unit for x in terms).astype(np.float32)
+
+
+@pytest.mark.parametrize("form", ["f32", "bf16", "f16", "e5m2", "e4m3"])
+@pytest.mark.parametrize(
+    ("m", "n", "k"), [(1, 1, 9), (1, 16, 20), (16, 1, 20), (5, 3, 40), (16, 8, 100), (64, 256, 32)]
+)
+def test_random_trees_on_boxes_of_every_shape(form: str, m: int, n: int, k: int) -> None:
+    rng = np.random.default_rng([m, n, k])
+    tree = random_tree(rng, rng.permutation(k + 1).tolist(), 4)
+
+    def fn(A: Any, B: Any, C: Any) -> Any:
+        A, B = (np.asarray(x, np.float64) for x in (A, B))
+
+        def leaf(lane: int) -> Any:
+            return C.astype(np.float64) if lane == k else A[:, lane, None] * B[None, lane]
+
+        return fold(tree, leaf, lambda node, parts: fused_sum(parts))
+
+    found = read_tree(Box(BlackBox(fn, m, n, k, form, c="f32")))
+    assert found.tree == tree, found
+    pairs = (k + 1) * k // 2
+    assert found.calls <= 12 + (pairs if (m, n) == (1, 1) else pairs // min(m, n))
 
 
 def fused(model: Model, k: int) -> Box:

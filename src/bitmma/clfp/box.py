@@ -25,7 +25,7 @@ from bitmma.formats import Format
 from bitmma.models import check_int
 from bitmma.unit import Instruction
 
-__all__ = ["BlackBox", "Box", "BoxError", "Dots"]
+__all__ = ["BlackBox", "Box", "BoxError", "Dots", "printable"]
 
 Codes = npt.NDArray[Any]
 
@@ -307,21 +307,24 @@ class Box:
         if isinstance(error, KeyboardInterrupt):
             raise error
         if error is not None:
-            where = traceback.extract_tb(error.__traceback__)[-1]
+            where = "".join(
+                f" ({printable(x.filename)}:{x.lineno})"
+                for x in traceback.extract_tb(error.__traceback__)[-1:]
+            )
             raise BoxError(
-                f"{self.probe}: the box raised {type(error).__name__}: {_message(error)} "
-                f"({where.filename}:{where.lineno})"
+                f"{self.probe}: the box raised {printable(type(error).__name__)}: "
+                f"{_message(error)}{where}"
             ) from error
         fmt = self.formats[3]
-        if not isinstance(d, np.ndarray):
-            raise BoxError(
-                f"{self.probe}: the box returned a {type(d).__name__}, not a NumPy array"
-            )
+        if not isinstance(d, np.ndarray) or isinstance(d, np.ma.MaskedArray):
+            name = "masked array" if isinstance(d, np.ma.MaskedArray) else type(d).__name__
+            raise BoxError(f"{self.probe}: the box returned a {printable(name)}, not a NumPy array")
+        d = d.view(np.ndarray)  # not what a subclass makes of it
         if d.dtype != fmt.dtype:
             raise BoxError(f"{self.probe}: the box returned {d.dtype}, d is {fmt}: {fmt.dtype}")
         if d.shape != shape:
             raise BoxError(f"{self.probe}: the box returned shape {d.shape}, not {shape}")
-        return np.ascontiguousarray(d).view(fmt.code_dtype).copy()
+        return np.ascontiguousarray(d).view(fmt.code_dtype)
 
 
 def _values(fmt: Format, codes: Codes) -> Codes:
@@ -330,10 +333,20 @@ def _values(fmt: Format, codes: Codes) -> Codes:
     return codes.view(fmt.dtype)
 
 
+#: Characters of a text that is not ours.
+_TEXT = 500
+
+
+def printable(text: str) -> str:
+    """The beginning of it, in one line: what cannot be shown (NUL, half a pair) as escapes."""
+    short = text if len(text) <= _TEXT else text[:_TEXT] + " …"
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in short)
+
+
 def _message(error: BaseException) -> str:
     try:
-        return str(error)
-    except (Exception, SystemExit):  # it is the box's code that runs here
+        return printable(str(error))
+    except BaseException:  # it is the box's code that runs here
         return "(its message cannot be shown)"
 
 

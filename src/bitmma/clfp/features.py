@@ -25,14 +25,26 @@ from bitmma.clfp.report import Feature
 from bitmma.clfp.tree import Node, Tree, fold
 from bitmma.formats import ROUNDINGS, Kind, round_shift
 
-__all__ = ["PROBES", "Bench", "Probe"]
+__all__ = [
+    "ALIGNMENT",
+    "NO_NUMBERS",
+    "PARTS",
+    "PROBES",
+    "TWO",
+    "Bench",
+    "Probe",
+    "Reading",
+    "modes_of",
+    "not_fed",
+    "number",
+]
 
 #: A dot product by its terms: lane (k is c) and value.
 Terms = Mapping[int, Fraction]
 
-_TWO = Fraction(2)
+TWO = Fraction(2)
 #: Parts of a unit that tell all roundings apart, ties in both directions.
-_PARTS = [Fraction(n, 4) * s for n in (1, 2, 3, 5, 6, 7, 10) for s in (1, -1)]
+PARTS = [Fraction(n, 4) * s for n in (1, 2, 3, 5, 6, 7, 10) for s in (1, -1)]
 
 
 @dataclass
@@ -84,11 +96,11 @@ class Bench:
 
 def _shown(row: Terms, k: int) -> str:
     return ", ".join(
-        f"{'c' if lane == k else f'p{lane}'} = {_number(x)}" for lane, x in sorted(row.items())
+        f"{'c' if lane == k else f'p{lane}'} = {number(x)}" for lane, x in sorted(row.items())
     )
 
 
-def _number(x: Fraction) -> str:
+def number(x: Fraction) -> str:
     if x == 0:
         return "0"
     odd, q = abs(x.numerator), 1 - x.denominator.bit_length()
@@ -147,6 +159,14 @@ class Probe:
 
 PROBES: list[Probe] = []
 
+#: What is asked of terms that are aligned with each other, and of results beside them: in a sum of
+#: two at a time there are none, and what these say of it is said better by `sum_features`.
+ALIGNMENT = (
+    "bits kept of products", "bits kept of c", "rounding of products", "rounding of c",
+    "products renormalised", "even and odd lanes", "exponent of a zero c",
+    "rounding of the output", "one rounding or two",
+)  # fmt: skip
+
 
 def _probe(name: str, fed: str) -> Callable[[Callable[[Bench], Reading]], Any]:
     def register(run: Callable[[Bench], Reading]) -> Callable[[Bench], Reading]:
@@ -156,20 +176,20 @@ def _probe(name: str, fed: str) -> Callable[[Callable[[Bench], Reading]], Any]:
     return register
 
 
-def _not_fed(why: str) -> Reading:
+def not_fed(why: str) -> Reading:
     """The reading where there is nothing to feed, or nothing to read."""
     return "not fed", why
 
 
-_NO_NUMBERS = "these formats hold no such numbers"
+NO_NUMBERS = "these formats hold no such numbers"
 _ONE_PRODUCT = "U and -U need two products, and there is one"
 
 
 def _no_cut(bench: Bench, fact: str) -> Reading:
     """Not fed, for there is no last unit kept."""
     if fact in bench.facts:
-        return _not_fed("nothing that could be fed was cut")
-    return _not_fed("how many bits are kept was not found")
+        return not_fed("nothing that could be fed was cut")
+    return not_fed("how many bits are kept was not found")
 
 
 # --- alignment ------------------------------------------------------------------------------------
@@ -177,7 +197,7 @@ def _no_cut(bench: Bench, fact: str) -> Reading:
 
 def _halvings(bench: Bench, big: int, minus: int, small: int) -> tuple[int | None, bool]:
     """How many bits below U the smallest 2^-h that comes out whole lies; whether none was lost."""
-    U = _TWO**bench.e
+    U = TWO**bench.e
     steps = list(range(1, 81))
     found = bench.sums([{big: U, minus: -U, small: U / 2**h} for h in steps])
     kept, lost = 0, False
@@ -195,7 +215,7 @@ def _halvings(bench: Bench, big: int, minus: int, small: int) -> tuple[int | Non
 def _bits(bench: Bench, fact: str, lanes: tuple[int, int, int], what: str) -> Reading:
     kept, exact = _halvings(bench, *lanes)
     if kept is None:
-        return _not_fed(_NO_NUMBERS)
+        return not_fed(NO_NUMBERS)
     if not kept:
         return "none", f"{what} half as large as U does not show beside U and -U"
     bench.facts[fact] = None if exact else kept
@@ -215,11 +235,11 @@ def _bits_of_c(bench: Bench) -> Reading:
     big, minus, small = bench.lanes
     products = sorted({big, minus, small} - {bench.k})
     if len(products) < 2:
-        return _not_fed(_ONE_PRODUCT)
+        return not_fed(_ONE_PRODUCT)
     return _bits(bench, "F_c", (products[0], products[1], bench.k), "c")
 
 
-def _modes(units: Iterable[tuple[Fraction, float | None]], unit: Fraction) -> list[str] | None:
+def modes_of(units: Iterable[tuple[Fraction, float | None]], unit: Fraction) -> list[str] | None:
     """The roundings that turn every x · unit into what came out; None if nothing was fed."""
     fed = [(x, Fraction(d) / unit) for x, d in units if d is not None and abs(d) < float("inf")]
     if not fed:
@@ -234,13 +254,13 @@ def _rounding(bench: Bench, fact: str, F: str, lanes: tuple[int, int, int]) -> R
     kept = bench.facts.get(F)
     if kept is None:
         return _no_cut(bench, F)
-    U = _TWO**bench.e
+    U = TWO**bench.e
     unit = U / 2**kept
     big, minus, small = lanes
-    found = bench.sums([{big: U, minus: -U, small: x * unit} for x in _PARTS])
-    modes = _modes(zip(_PARTS, found, strict=True), unit)
+    found = bench.sums([{big: U, minus: -U, small: x * unit} for x in PARTS])
+    modes = modes_of(zip(PARTS, found, strict=True), unit)
     if modes is None:
-        return _not_fed(_NO_NUMBERS)
+        return not_fed(NO_NUMBERS)
     bench.facts[fact] = modes
     if not modes:
         return "none of the six", "more than one rounding, or none that is known"
@@ -256,7 +276,7 @@ def _rounding_of_products(bench: Bench) -> Reading:
 def _rounding_of_c(bench: Bench) -> Reading:
     products = sorted({*bench.lanes} - {bench.k})
     if len(products) < 2:
-        return _not_fed(_ONE_PRODUCT)
+        return not_fed(_ONE_PRODUCT)
     return _rounding(bench, "cut_c", "F_c", (products[0], products[1], bench.k))
 
 
@@ -267,19 +287,19 @@ def _renormalised(bench: Bench) -> Reading:
     if F is None:
         return _no_cut(bench, "F")
     if bench.k in (big, minus):
-        return _not_fed("U and -U and a third lane need three products")
+        return not_fed("U and -U and a third lane need three products")
     e = min(bench.e, bench.range.high) - 1
-    last = _TWO ** (e - F)
+    last = TWO ** (e - F)
     fa, fb = bench.box.formats[:2]
-    pair = [code(fmt, Fraction(3, 2) * _TWO**x) for fmt, x in ((fa, e // 2), (fb, e - e // 2))]
+    pair = [code(fmt, Fraction(3, 2) * TWO**x) for fmt, x in ((fa, e // 2), (fb, e - e // 2))]
     x = blank(bench.box, 2)
     if None in pair or not all(put(bench.box, x, i, small, last * (2 - i)) for i in range(2)):
-        return _not_fed(_NO_NUMBERS)
+        return not_fed(NO_NUMBERS)
     x.a[:, [big, minus]], x.b[:, [big, minus]] = pair
     x.a[:, minus] |= fa.sign_bit
     d = formats.decode(bench.ask(x), bench.box.formats[3])
     bench.evidence += [
-        (f"1.5·1.5·2^{e}, its negative, {_number(last * (2 - i))}", repr(float(d[i])))
+        (f"1.5·1.5·2^{e}, its negative, {number(last * (2 - i))}", repr(float(d[i])))
         for i in range(2)
     ]
     if d[0] != float(last * 2):
@@ -296,8 +316,8 @@ def _parity(bench: Bench) -> Reading:
     if F is None:
         return _no_cut(bench, "F")
     if k < 4:
-        return _not_fed(f"it needs four products, and there are {k}")
-    U = _TWO**bench.e
+        return not_fed(f"it needs four products, and there are {k}")
+    U = TWO**bench.e
     lanes = [i for i in range(k) if i not in (0, 2)]
     found = bench.sums([{0: U, 2: -U, i: -U / 2 ** (F + 1)} for i in lanes])
     by_value: dict[float, list[str]] = {}
@@ -306,7 +326,7 @@ def _parity(bench: Bench) -> Reading:
             by_value.setdefault(d, []).append(str(lane))
     if len(by_value) < 2:
         if not by_value:
-            return _not_fed(_NO_NUMBERS)
+            return not_fed(NO_NUMBERS)
         return "alike", "a small term counts the same in every lane"
     groups = "; ".join(f"{', '.join(where)}: {d!r}" for d, where in by_value.items())
     return "differ", f"a small term depends on its lane ({groups})"
@@ -319,7 +339,7 @@ def _parity(bench: Bench) -> Reading:
 def _scales(bench: Bench) -> Reading:
     box, fs = bench.box, bench.box.scale_format
     if fs is None or box.spec.block is None:
-        return _not_fed("the box has no scales")
+        return not_fed("the box has no scales")
     names: list[tuple[str, int | None]] = [
         ("2", code(fs, 2)),
         ("1.5", code(fs, Fraction(3, 2))),
@@ -350,7 +370,7 @@ def _scales(bench: Bench) -> Reading:
 
 @_probe("bits of the output", "U and U/2, U/4, … in two lanes")
 def _output_bits(bench: Bench) -> Reading:
-    U = _TWO ** min(bench.e, 20)
+    U = TWO ** min(bench.e, 20)
     big, _, small = bench.lanes
     steps = range(1, 60)
     found = bench.sums([{big: U, small: U / 2**h} for h in steps])
@@ -371,23 +391,23 @@ def _output_bits(bench: Bench) -> Reading:
 def _output_rounding(bench: Bench) -> Reading:
     kept = bench.facts.get("mantissa_bits")
     if kept is None:
-        return _not_fed("how many bits the output has was not found")
+        return not_fed("how many bits the output has was not found")
     big, _, small = bench.lanes
     e = min(bench.e, 20)
-    unit = _TWO ** (e - kept)
+    unit = TWO ** (e - kept)
     F = bench.facts.get("F")
-    grain = Fraction(1, 4) if F is None else _TWO ** (kept - F)
-    parts = [x for x in _PARTS if (x / grain).denominator == 1]
+    grain = Fraction(1, 4) if F is None else TWO ** (kept - F)
+    parts = [x for x in PARTS if (x / grain).denominator == 1]
     if grain >= 1:
         return "hidden", "terms are cut before the result is rounded, and no finer"
     fed, rows = [], []
     for sign in (1, -1):
         for x in parts:  # 1.5 U: the neighbours below are as far apart as those above
             fed.append(sign * Fraction(3, 2) * 2**kept + x)
-            rows.append({big: sign * Fraction(3, 2) * _TWO**e, small: x * unit})
-    modes = _modes(zip(fed, bench.sums(rows), strict=True), unit)
+            rows.append({big: sign * Fraction(3, 2) * TWO**e, small: x * unit})
+    modes = modes_of(zip(fed, bench.sums(rows), strict=True), unit)
     if modes is None:
-        return _not_fed(_NO_NUMBERS)
+        return not_fed(NO_NUMBERS)
     bench.facts["rho"] = modes
     if not modes:
         return "none of the six", "it is rounded more than once"
@@ -398,10 +418,10 @@ def _output_rounding(bench: Bench) -> Reading:
 def _sticky(bench: Bench) -> Reading:
     kept, k = bench.facts.get("mantissa_bits"), bench.k
     if kept is None:
-        return _not_fed("how many bits the output has was not found")
+        return not_fed("how many bits the output has was not found")
     if k < 3:
-        return _not_fed(f"it needs three products, and there are {k}")
-    U = _TWO ** min(bench.e, 20)
+        return not_fed(f"it needs three products, and there are {k}")
+    U = TWO ** min(bench.e, 20)
     big, minus, small = bench.lanes
     half = U / 2 ** (kept + 1)
     steps = range(1, 40)
@@ -424,9 +444,7 @@ def _overflow(bench: Bench) -> Reading:
             x.a[row, :], x.b[row, :] = fa.max_code | (fa.sign_bit if sign else 0), fb.max_code
         else:
             for lane in (0, min(1, k - 1)):
-                put(
-                    box, x, row, lane, (-1) ** sign * _TWO ** min(bench.range.high, fd.max_exponent)
-                )
+                put(box, x, row, lane, (-1) ** sign * TWO ** min(bench.range.high, fd.max_exponent))
     d = bench.ask(x)
     kinds = [fd.decode(int(code)).kind for code in d]
     bench.evidence += [(f"row {i}", f"{int(code):#x}") for i, code in enumerate(d)]
@@ -483,9 +501,9 @@ def _subnormals_in(bench: Bench) -> Reading:
 @_probe("subnormals out", "two products whose sum is below the output's smallest normal number")
 def _subnormals_out(bench: Bench) -> Reading:
     fd, k = bench.box.formats[3], bench.k
-    low = _TWO ** (fd.min_exponent - 1)
+    low = TWO ** (fd.min_exponent - 1)
     if bench.range.lowest > fd.min_exponent - 1:
-        big = _TWO**fd.min_exponent
+        big = TWO**fd.min_exponent
         rows: list[Terms] = [{k: s * big * Fraction(3, 2), 0: -s * big} for s in (1, -1)]
         rows += [{k: s * low} for s in (1, -1)]
     else:
@@ -493,7 +511,7 @@ def _subnormals_out(bench: Bench) -> Reading:
     found = bench.sums(rows)
     fed = [d for d in found if d is not None]
     if not fed:
-        return _not_fed(_NO_NUMBERS)
+        return not_fed(NO_NUMBERS)
     bench.facts["flush_out"] = all(d == 0 for d in fed)
     if all(d == 0 for d in fed):
         return "flushed", "subnormal results become zero"
@@ -510,13 +528,13 @@ def _e_zero(bench: Bench) -> Reading:
     if F is None:
         return _no_cut(bench, "F")
     if bench.k in (big, small):
-        return _not_fed("it needs two products of one node")
+        return not_fed("it needs two products of one node")
     last = fd.min_exponent - fd.mantissa_bits
     seen = []
-    for top, sign in ((_TWO**last, -1), (_TWO ** (last - 1), 1), (_TWO ** (last - 1), -1)):
+    for top, sign in ((TWO**last, -1), (TWO ** (last - 1), 1), (TWO ** (last - 1), -1)):
         steps = range(last - 1, last - 70, -1)
         plain = bench.sums([{big: top}])[0]
-        found = bench.sums([{big: top, small: sign * _TWO**q} for q in steps])
+        found = bench.sums([{big: top, small: sign * TWO**q} for q in steps])
         seen += [q for q, d in zip(steps, found, strict=True) if d is not None and d != plain]
     if not seen:
         return "not seen", "no small product that could be fed changes the sum"

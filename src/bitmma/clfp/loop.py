@@ -24,15 +24,16 @@ from bitmma.clfp.assumptions import NoFunction, example
 from bitmma.clfp.box import BlackBox, Box, BoxError, Codes, Dots
 from bitmma.clfp.equivalence import canonical, kind, reasons
 from bitmma.clfp.evidence import Evidence, predict, predict_calls
-from bitmma.clfp.features import PROBES, Bench
+from bitmma.clfp.features import ALIGNMENT, PROBES, Bench
 from bitmma.clfp.inputs import aimed, coverage, neutral, outliers, same, sparse
 from bitmma.clfp.journal import Journal
 from bitmma.clfp.report import Report, Turn
 from bitmma.clfp.separating import separating
 from bitmma.clfp.shrink import shrink
 from bitmma.clfp.space import EFFORTS, Space
+from bitmma.clfp.sum_features import SUM_PROBES, binary
 from bitmma.clfp.tree import read_tree, text
-from bitmma.models import FDPA, Model, SumTree
+from bitmma.models import FDPA, FMA, FTZMulAdd, Model, SumTree
 from bitmma.unit import Instruction
 
 __all__ = ["Progress", "probe"]
@@ -47,7 +48,10 @@ _SEARCHED = 1 << 23
 _SEARCHES = 24
 #: A million outputs are of rows and columns drawn for them; of more, each call's rows also meet the
 #: columns of other calls, so many in all.
-_FRESH, _MEETINGS = 1_000_000, 16
+_FRESH, _MEETINGS = 1_000_000, 64
+#: Models of a few of the machine's own operations: by default compared on more outputs, for they
+#: cost little, and so many times as many.
+_QUICK, _TIMES = (FMA, FTZMulAdd), 4
 #: Dot products traced for coverage, and products of all of them.
 _TRACED, _TRACED_PRODUCTS = 256, 1 << 14
 #: Outputs of one round of the differential test, and products of all of them.
@@ -84,8 +88,8 @@ def probe(
     Args:
         box: an instruction (whose name and model are not looked at), or a `BlackBox`.
         inputs: outputs to be compared with the model at the end; fewer make every step smaller,
-            for slow boxes. By default 16,000,000 of an instruction, 4,000,000 of a box that takes
-            batches, else 1,000,000.
+            for slow boxes. By default 16,000,000 of an instruction (64,000,000 where the model
+            found is FMA or FTZ-MulAdd), 4,000,000 of a box that takes batches, else 1,000,000.
         seed: of the random inputs.
         limit: seconds that one call of the box may take.
         progress: called with a `Progress` now and then.
@@ -105,6 +109,7 @@ def probe(
     Source: Xie et al., arXiv 2511.10909v2, section 3 (closed-loop feature probing).
     """
     spec = BlackBox.of(box)
+    times = _TIMES if inputs is None and isinstance(box, Instruction) else 1
     if inputs is None:
         inputs = (
             16_000_000 if isinstance(box, Instruction) else 4_000_000 if spec.batched else 1_000_000
@@ -128,7 +133,7 @@ def probe(
         stack.callback(asked.close)
         report = Report(shape, seed=seed, bits_version=BITS_VERSION)
         start = perf_counter()
-        run = _Run(asked, report, inputs, seed, progress or (lambda _: None))
+        run = _Run(asked, report, inputs, times, seed, progress or (lambda _: None))
         try:
             run.all_steps()
         except NoFunction as found:
@@ -156,10 +161,12 @@ class _Run:
         box: Box,
         report: Report,
         inputs: int,
+        times: int,
         seed: int,
         progress: Callable[[Progress], object],
     ) -> None:
         self.box, self.report, self.inputs, self.seed = box, report, inputs, seed
+        self.times = times  # as many inputs for quick models
         self.progress = progress
         self.evidence = Evidence(box)
         self.space: Space
@@ -179,13 +186,18 @@ class _Run:
             reading = read_tree(self.box)
         self.report.tree, self.report.tree_note = reading.tree, reading.note
         shown = reading.note if reading.tree is None else text(reading.tree, self.box.k)
-        self.note("tree", f"{shown} ({reading.measured} pairs, {reading.binades} binades)")
+        cost = f"{reading.measured} pairs in {reading.calls} calls, {reading.binades} binades"
+        self.note("tree", f"{shown} ({cost})")
         bench = Bench(self.box, reading.tree)
-        for i, ask in enumerate(PROBES):
-            self.progress(Progress("features", i, len(PROBES), ask.name))
-            self.report.features.append(ask(bench))
+        plain = binary(reading.tree)
+        probes = [*(SUM_PROBES if plain else []), *PROBES]
+        for i, ask in enumerate(probes):
+            self.progress(Progress("features", i, len(probes), ask.name))
+            found = ask(bench)
+            if not plain or ask.name not in ALIGNMENT:
+                self.report.features.append(found)
         self.evidence.add(Dots.join(bench.asked), np.concatenate(bench.answers))
-        self.note("features", f"{len(PROBES)} probes, {self.evidence.count} dot products")
+        self.note("features", f"{len(probes)} probes, {self.evidence.count} dot products")
         with self.box.during("random dot products"):
             self.learn(aimed(self.box, neutral(self.box), self.share(1500), self.fresh()))
             self.learn(outliers(self.box, self.share(200), self.fresh()))
@@ -240,6 +252,11 @@ class _Run:
             for effort in range(len(EFFORTS)):
                 starts = sorted(ends, key=self.evidence.wrong)[: _STARTS if effort else None]
                 ends, fitting = {}, set[type[Model]]()
+                if (
+                    effort and starts and isinstance(starts[0], SumTree)
+                ):  # trees have many neighbours
+                    share = self.evidence.count // _NEAR
+                    starts = [x for x in starts if self.evidence.wrong(x) < share] or starts
                 for start in starts:
                     if type(start) in fitting and type(start) not in (FDPA, SumTree):
                         continue  # `closure` varies their few parameters
@@ -297,15 +314,21 @@ class _Run:
         return list(found.values())[:_RIVALS]
 
     def disagreement(self, rivals: list[Model], size: int, turn: int) -> Dots | None:
-        """Dot products that tell rivals from the first, a few each: made for it, and random."""
-        first = rivals[0]
+        """Dot products that tell rivals from the first, a few each: random bits, which cost least,
+        or else made for it and drawn around the models.
+        """
         aim = rivals[turn % len(rivals)]
-        tries = Dots.join([
+        found = self.telling(rivals, aimed(self.box, aim, 4 * size, self.fresh(), "bits"))
+        return found or self.telling(rivals, Dots.join([
             separating(self.box, rivals, size, self.fresh()),
-            separating(self.box, [first, aim], size // 4, self.fresh()),
+            separating(self.box, [rivals[0], aim], size // 4, self.fresh()),
             aimed(self.box, aim, size // 2, self.fresh()),
             sparse(self.box, aim, size // 2, self.fresh()),
-        ])  # fmt: skip
+        ]))  # fmt: skip
+
+    def telling(self, rivals: list[Model], tries: Dots) -> Dots | None:
+        """Of these the ones on which rivals differ from the first."""
+        first = rivals[0]
         base = predict(self.box, first, tries)
         found: list[Dots] = []
         for other in rivals[1:]:
@@ -327,15 +350,16 @@ class _Run:
 
     def agrees(self, model: Model) -> bool:
         """Step 5: bit against bit on all inputs; what differs is learnt."""
+        inputs = self.inputs * (self.times if isinstance(model, _QUICK) else 1)
         with self.box.during("differential test"):
             tested = drawn = 0
             per_call = self.box.spec.m * self.box.spec.n
             r = min(self.box.spec.m, self.box.spec.n)
             sample: list[Dots] = []
-            meetings = max(1, min(_MEETINGS, self.inputs // _FRESH))
+            meetings = max(1, min(_MEETINGS, inputs // _FRESH))
             size, most = 4096, max(4096, min(_CHUNK, _CHUNK_PRODUCTS // self.box.k))
-            while tested < self.inputs:
-                fresh = min(size, -(-(self.inputs - tested) // meetings))
+            while tested < inputs:
+                fresh = min(size, -(-(inputs - tested) // meetings))
                 count = max(r, fresh * r // per_call)
                 x = aimed(self.box, model, count - count // 8, self.fresh())
                 x = Dots.join([x, outliers(self.box, count // 8, self.fresh())])
@@ -355,9 +379,7 @@ class _Run:
                             f"{model!r}: {len(wrong)} of the last {d.size} outputs differ",
                         )
                         return False
-                    self.progress(
-                        Progress("differential test", tested, self.inputs, "bit against bit")
-                    )
+                    self.progress(Progress("differential test", tested, inputs, "bit against bit"))
                 drawn += x.count
                 sample.append(x)
                 size = min(4 * size, most)

@@ -12,7 +12,7 @@ from bitmma import formats
 from bitmma.clfp.box import Box, Codes, Dots
 from bitmma.formats import Format
 
-__all__ = ["Range", "blank", "code", "factor", "put", "values"]
+__all__ = ["Range", "blank", "blank_calls", "code", "factor", "put", "values"]
 
 
 def code(fmt: Format, x: Fraction | int) -> int | None:
@@ -143,6 +143,24 @@ def blank(box: Box, count: int) -> Dots:
         np.zeros((count, k), fa.code_dtype),
         np.zeros((count, k), fb.code_dtype),
         np.zeros(count, fc.code_dtype),
+        *scales,
+    )
+
+
+def blank_calls(box: Box, count: int, codes: tuple[int, int, int] = (0, 0, 0)) -> Dots:
+    """Whole calls of the same code of a, b and c everywhere, scales 1: to be written into."""
+    s, (fa, fb, fc, _), fs = box.spec, box.formats, box.scale_format
+    scales: list[Codes | None] = [None, None]
+    if fs is not None:
+        blocks, one = s.k // (s.block or s.k), fs.encode(1, 0)
+        scales = [
+            np.full(shape, one, fs.code_dtype)
+            for shape in ((count, s.m, blocks), (count, blocks, s.n))
+        ]
+    return Dots(
+        np.full((count, s.m, s.k), codes[0], fa.code_dtype),
+        np.full((count, s.k, s.n), codes[1], fb.code_dtype),
+        np.full((count, s.m, s.n), codes[2], fc.code_dtype),
         *scales,
     )
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
+from bitmma.clfp.box import printable
 from bitmma.clfp.draw import tree_svg
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ overflow-wrap:anywhere}
 .bitmma-probe table{border-collapse:collapse;width:100%}
 .bitmma-probe th,.bitmma-probe td{text-align:left;vertical-align:top;padding:.25rem .8rem .25rem 0;
 border-bottom:1px solid #d5dbe2}
+.bitmma-probe table.narrow{width:auto}
 .bitmma-probe th{font-weight:600;color:#5f6873}
 .bitmma-probe .scroll{overflow-x:auto}
 .bitmma-probe .status{display:inline-block;padding:.05rem .6rem;border-radius:.8rem;color:#fff;
@@ -45,7 +47,7 @@ def report_page(report: Report) -> str:
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"/>'
         '<meta name="viewport" content="width=device-width, initial-scale=1"/>'
         '<meta name="color-scheme" content="light dark"/>'
-        f"<title>{escape(str(report.box['name']))}: {report.status}</title>"
+        f"<title>{escape(printable(str(report.box['name'])))}: {report.status}</title>"
         f"<style>{_PAGE_STYLE}</style></head><body>{report_fragment(report)}</body></html>\n"
     )
 
@@ -60,7 +62,7 @@ def report_fragment(report: Report) -> str:
     )
     parts = [
         f"<style>{_STYLE}</style>",
-        f"<h1>{escape(str(box['name']))} "
+        f"<h1>{escape(printable(str(box['name'])))} "
         f'<span class="status {report.status}">{report.status}</span></h1>',
         f"<div>{escape(shape)}</div><p>{escape(report.reason)}</p>",
     ]
@@ -96,7 +98,7 @@ def report_fragment(report: Report) -> str:
             "<h2>Differential test</h2>",
             f"<p>{report.tested:,} outputs compared, bit against bit. What a sample of them "
             f"reached:</p>",
-            _table(("category", "dot products"), reached),
+            _table(("category", "dot products"), reached, ' class="narrow"'),
             f"<p>{escape(report.unreached_text)}</p>",
         ]
     if report.history:
@@ -120,9 +122,9 @@ def _evidence(pairs: Iterable[tuple[str, str]]) -> _Html:
     return _Html(f"<details>{summary}{'<br/>'.join(lines)}</details>")
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]], kind: str = "") -> str:
     def cells(row: Sequence[str], tag: str) -> str:
         return "".join(f"<{tag}>{x if isinstance(x, _Html) else escape(x)}</{tag}>" for x in row)
 
     body = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in rows)
-    return f'<div class="scroll"><table><tr>{cells(head, "th")}</tr>{body}</table></div>'
+    return f'<div class="scroll"><table{kind}><tr>{cells(head, "th")}</tr>{body}</table></div>'

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bitmma import formats, models
+from bitmma.clfp.box import printable
 from bitmma.clfp.tree import Tree, from_text, to_text
 from bitmma.clfp.tree import text as tree_text
 from bitmma.models import Model
@@ -200,7 +201,7 @@ class Report:
         return report_fragment(self)
 
     def __str__(self) -> str:
-        lines = [f"{self.box['name']}: {self.status}", self.reason]
+        lines = [f"{printable(str(self.box['name']))}: {self.status}", self.reason]
         if self.tree is not None or self.tree_note:
             lines.append(f"tree: {self.tree_text or 'not found'}")
             lines += [f"      ({self.tree_note})"] * bool(self.tree_note)

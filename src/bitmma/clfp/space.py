@@ -250,6 +250,8 @@ class Space:
         few = any(len(self._domain(model, name)) <= len(models.FLUSHES) for name in first)
         domain = self._domain if few or everywhere else self._near
         domains = [domain(model, name) for name in first]
+        if first[0] == "tree":
+            domains[0] = _trees(self, model, few=False)
         if "e_zero" in first:  # which F it is counts little: what shows is where the cut is
             domains[0] = domains[0][4::6]
         changes = [
@@ -368,7 +370,7 @@ _FIRST = ("rho", "e_zero", "zero", "flush_out", "flush_c", "flush_in", "cut", "c
 _PAIRS = (
     ("F", "cut"), ("F_c", "cut_c"), ("F2", "cut2"), ("F_sum", "cut_sum"),
     ("F_groups", "cut_groups"), ("F_c", "F2"), ("F_c", "flush_c"), ("flush_c", "flush_out"),
-    ("flush_out", "flush_last"),
+    ("flush_out", "flush_last"), ("tree", "zero"), ("tree", "flush_out"), ("tree", "flush_last"),
     ("zero", "flush_out"), ("cut", "cut_c"), ("cut", "cut2"), ("cut", "rho"),
     ("F", "renormalise"), ("F_c", "renormalise"), ("F", "e_zero"), ("F2", "e_zero"),
     ("cut cut_c", "flush_c"), ("cut cut_c", "zero"), ("cut cut_c", "rho"),
@@ -415,13 +417,16 @@ def _products(space: Space, model: Model) -> list[Any]:
     ]
 
 
-def _trees(space: Space, model: Model) -> list[Any]:
-    """The tree with one more, or one less, product or sum that a sum starts with: a node of one."""
+def _trees(space: Space, model: Model, few: bool = True) -> list[Any]:
+    """The tree with one more, or one less, product or sum that a sum starts with: a node of one.
+
+    ``few``: of trees of few products, any product or sum.
+    """
     if not isinstance(model, SumTree):
         return []
     tree, found = model.tree, []
     spans = _spans(tree)
-    few = model.K <= _TOGGLED
+    few = few and model.K <= _TOGGLED
     for first, last in sorted(spans):
         before, node, after = tree[:first], tree[first : last + 1], tree[last + 1 :]
         # Of many nodes only those are tried that start a sum of sums.
