@@ -341,6 +341,24 @@ def _zeros(s: _Setting, n: int) -> _Terms:
     return x
 
 
+@_aim("c alone", "c beside zeros or U - U, at the ends of the outputs' range and between outputs")
+def _c_alone(s: _Setting, n: int) -> _Terms:
+    x = s.empty(n, 3)
+    fd = s.box.formats[3]
+    x.lane = np.where(x.lane == s.k, -1, x.lane)
+    x.lane[:, 0] = s.k
+    last = fd.min_exponent - fd.mantissa_bits
+    ends = [fd.min_exponent - 1, fd.min_exponent, last, last + 1, fd.max_exponent]
+    x.e[:, 0] = np.where(s.one_in(2, n), s.choose(ends, n), s.choose(s.places, n))
+    x.shape[:, 0] = s.choose([_ONE, _HALVES, _MOST, _MOST, _RUN, _RUN, _BIT, _ODD, _ANY], n)
+    x.e[:, 1:] = s.middle(n)[:, None]
+    x.negative[:, 2] = ~x.negative[:, 1]
+    alone: Mask = np.logical_or(s.one_in(2, n), np.any(x.lane < 0, axis=1))
+    x.lane[alone, 1:] = -1
+    x.minus_zero = s.one_in(2, n)
+    return x
+
+
 @_aim("a far c", "products, and c as far from them as the models' parameters say")
 def _far_c(s: _Setting, n: int) -> _Terms:
     x = s.empty(n, 4)
