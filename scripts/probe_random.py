@@ -1,7 +1,10 @@
-"""Probe units that nobody has built: python scripts/probe_random.py --count 200 --seed 1
+"""Probe units that nobody has built: python scripts/probe_random.py --count 200
 
-Each is drawn with random parameters. The probe has to verify a model that gives the same bits, or
-to say honestly that several are left.
+Each is drawn with random parameters, of a kind that its seed says (see `mixed`). The probe has to
+verify a model that gives the same bits, or to say honestly that several are left. Docs:
+
+    python scripts/probe_random.py --inputs 5000 --outputs 20000 --rows rows.jsonl
+    python scripts/probe_random.py --page rows.jsonl > docs/probing/random.md
 """
 
 from __future__ import annotations
@@ -40,7 +43,7 @@ _MODES = tuple(ROUNDINGS)
 
 
 def draw(seed: int) -> tuple[Model, BlackBox]:
-    """A random fused sum and a black box that computes it."""
+    """Fused sums: F 8 to 40, L 1 to 32, c early or late, chained or in pairs, cut or exact."""
     rng = np.random.default_rng([seed, 7])
 
     def one(*choices: object) -> object:
@@ -73,7 +76,7 @@ def draw(seed: int) -> tuple[Model, BlackBox]:
 
 
 def draw_staged(seed: int) -> tuple[Model, BlackBox]:
-    """A random unit of CDNA3's kind: products alone, in groups or not, then joined with c."""
+    """CDNA3's kind: products cut alone, in groups or not, then joined with c, cut again."""
     rng = np.random.default_rng([seed, 8])
 
     def one(*choices: object) -> object:
@@ -104,7 +107,8 @@ def draw_scaled(seed: int) -> tuple[Model, BlackBox]:
     F, rho = one(*range(8, 41)), _conversion(one, "f32")
     if one(False, True):
         a, k, block = one("e4m3", "e5m2", "e2m1"), 32, one(16, 32)
-        model: Model = STFDPA(one(8, 16, 32), F, rho, one(-133, -126, -140))
+        L = min(block, one(8, 16, 32))
+        model: Model = STFDPA(L, F, rho, one(-133, -126, -140))
         scale = "ue8m0"
     else:
         a, k, block, scale = "e2m1", 64, one(16, 32), one("ue8m0", "ue4m3")
@@ -287,7 +291,8 @@ def page(rows: list[dict[str, Any]]) -> str:
         "# Units that nobody built",
         "",
         "`scripts/probe_random.py` draws units with random parameters and probes each blindly.",
-        "What is found is compared with the unit that was drawn, bit by bit.",
+        "What is found is compared with the unit that was drawn, bit by bit. Here: "
+        f"{len(rows)} units, of seeds {rows[0]['seed']} to {rows[-1]['seed']}.",
         "",
         "| kind | what is drawn | units | verified | ambiguous | unexplained | not right | CPU s |",
         "|---|---|---|---|---|---|---|---|",

@@ -286,16 +286,18 @@ class _Run:
         return list(ends)
 
     def beside(self, ends: Sequence[Model], turn: int) -> Dots | None:
-        """Where no model fits but one nearly does: what tells it from those next to it, and others.
+        """Where no model fits but one nearly does: dot products that tell it from those next to it.
 
         Where parameters hide each other few answers depend on any of them, and a search sees no
-        way. It does with more answers that do.
+        way on. With more answers that do it does.
         """
         nearest = sorted(ends, key=self.evidence.wrong)[:_NEAREST]
         wrong = self.evidence.wrong(nearest[0]) if nearest else 0
         if not 0 < wrong * _NEAR < 2 * self.evidence.count:
             return None
-        return self.disagreement([*nearest, *self.space.beside(nearest[0])], 3000, turn)
+        models = [*nearest, *self.space.beside(nearest[0])]
+        size = max(50, min(3000, _SEARCHED // (len(models) * self.box.k)))
+        return self.disagreement(models, size, turn)
 
     def separate(self, models: list[Model]) -> list[Model]:
         """All that agree so far and lie next to each other, told apart as far as can be."""

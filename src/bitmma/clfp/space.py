@@ -442,8 +442,10 @@ _STAGES = (
     ("flush_in", "flush_c", "flush_out", "zero"),
 )  # fmt: skip
 
-#: A bit more rounded one way is nearly a bit less rounded another; so are flushed c and results.
+#: A bit more rounded one way is nearly a bit less rounded another, and with a zero's exponent as
+#: much lower the cut beside a zero is where it was; flushed c and results are alike, too.
 _MADE_UP_FOR = (
+    ("F", "e_zero"), ("F2", "e_zero"),
     ("F", "cut"), ("F_c", "cut_c"), ("F2", "cut2"), ("F_sum", "cut_sum"),
     ("F_groups", "cut_groups"), ("flush_in", "flush_c", "flush_out", "zero"),
 )  # fmt: skip
