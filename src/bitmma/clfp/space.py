@@ -436,7 +436,8 @@ _PAIRS = (
 
 #: What is tried in all combinations when little is wrong: stages of a fused sum.
 _STAGES = (
-    ("F_sum", "cut_sum", "rho"), ("F2", "cut2", "rho"), ("F2", "cut2", "F_sum", "cut_sum"),
+    ("cut_sum", "e_sum", "e_zero", "zero"), ("F_sum", "cut_sum", "rho"), ("F2", "cut2", "rho"),
+    ("F2", "cut2", "F_sum", "cut_sum"),
     ("F2", "cut2", "e_zero", "cut_sum"), ("F", "cut", "F_groups", "cut_groups"),
     ("F", "cut", "F2", "cut2"), ("F_c", "cut_c", "drop_c"),
     ("flush_in", "flush_c", "flush_out", "zero"),
