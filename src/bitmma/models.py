@@ -362,6 +362,14 @@ class Lowered(Model):
 
 #: Bits that an FDPA keeps: one more than F_RANGE, for TR-FDPA's F2 + 1.
 _KEPT_RANGE = (1, F_RANGE[1] + 1)
+#: The range of every field of an FDPA that may be None.
+_FDPA_RANGES = (
+    *((name, _KEPT_RANGE) for name in ("F", "F_c", "F_groups", "F2", "F_sum")),
+    *((name, EXPONENT_RANGE) for name in ("e_zero", "e_sum")),
+    ("drop_c", (0, 10_000)),
+    ("product_overflow", (-10_000, 10_000)),
+)
+_ROUNDINGS = tuple(formats.ROUNDINGS)
 FLUSHES = ("no", "zero", "sign")
 ZERO_RULES = ("plus", "signed", "ieee")
 TREE_ZERO_RULES = (*ZERO_RULES, "start")
@@ -385,10 +393,9 @@ class _General(Model):
 
     def _check_common(self) -> None:
         owner = type(self).__name__
-        object.__setattr__(self, "rho", _conversion(self.rho, owner))  # type: ignore[attr-defined]
-        for field in ("rho_products", "rho_product", "out", "rho2"):
+        for field in ("rho", "rho_products", "rho_product", "out", "rho2"):
             value = getattr(self, field, None)
-            if value is not None:
+            if field == "rho" or not (value is None or isinstance(value, Conversion)):
                 object.__setattr__(self, field, _conversion(value, owner, field))
         for field in ("flush_in", "flush_c", "flush_out"):
             _check_choice(self, field, FLUSHES)
@@ -478,17 +485,11 @@ class FDPA(_General):
     def __post_init__(self) -> None:
         check_int(self, "L", *L_RANGE)
         check_int(self, "groups", *L_RANGE)
-        ranges = {
-            **dict.fromkeys(("F", "F_c", "F_groups", "F2", "F_sum"), _KEPT_RANGE),
-            **dict.fromkeys(("e_zero", "e_sum"), EXPONENT_RANGE),
-            "drop_c": (0, 10_000),
-            "product_overflow": (-10_000, 10_000),
-        }
-        for field, limits in ranges.items():
+        for field, limits in _FDPA_RANGES:
             if getattr(self, field) is not None:
                 check_int(self, field, *limits)
         for field in ("cut", "cut_c", "cut_groups", "cut2", "cut_sum"):
-            _check_choice(self, field, tuple(formats.ROUNDINGS))
+            _check_choice(self, field, _ROUNDINGS)
         _check_choice(self, "c", ("early", "late"))
         _check_choice(self, "order", ("chain", "pairwise"))
         if not isinstance(self.renormalise, bool):
@@ -759,18 +760,23 @@ def as_family(model: FDPA) -> Model | None:
     common = (model.order, model.renormalise, model.flush_in, model.flush_c, model.flush_out)
     if common != ("chain", False, "no", "no", "no"):  # as in all of them
         return None
+    plain = _plain(model)
+    if plain.cut != "RZ":
+        return None
+    candidates: list[Model] = []
     try:
-        candidates: list[Model] = [EFDPA(model.L, model.rho)]
-        if model.rho in (RNE_FP32, RNE_FP64):
-            candidates.append(FMA(model.rho))
-        if model.F is not None and model.e_zero is not None:
+        if model.F is None:
+            candidates.append(EFDPA(model.L, model.rho))
+            if model.rho in (RNE_FP32, RNE_FP64):
+                candidates.append(FMA(model.rho))
+        elif model.c == "early" and model.e_zero is not None:
             candidates.append(TFDPA(model.L, model.F, model.rho, model.e_zero))
-        if model.F is not None and model.F_sum is not None:
+        elif model.F_sum is not None and plain.cut2 == plain.cut_sum == "RD":
             candidates.append(TRFDPA(model.L, model.F, model.F_sum, model.rho))
             candidates.append(GTRFDPA(model.L, model.F, model.F_sum, model.rho))
     except ValueError:  # a bit more than F_RANGE
         return None
-    return next((x for x in candidates if as_fdpa(x) == _plain(model)), None)
+    return next((x for x in candidates if as_fdpa(x) == plain), None)
 
 
 def _plain(model: FDPA) -> FDPA:
@@ -784,5 +790,12 @@ def _plain(model: FDPA) -> FDPA:
         "cut_sum": model.F_sum is None,
         "e_sum": model.F_sum is None,
     }
-    defaults: dict[str, Any] = {f.name: f.default for f in fields(model) if unused.get(f.name)}
-    return replace(model, **defaults)
+    changes = {
+        name: default
+        for name, no in unused.items()
+        if no and getattr(model, name) != (default := _FDPA_DEFAULTS[name])
+    }
+    return replace(model, **changes) if changes else model
+
+
+_FDPA_DEFAULTS: dict[str, Any] = {f.name: f.default for f in fields(FDPA)}

@@ -22,6 +22,7 @@ from bitmma.models import (
     RNE_FP16,
     RNE_FP32,
     RNE_FP64,
+    STFDPA,
     TREE_ZERO_RULES,
     Conversion,
     Model,
@@ -256,3 +257,22 @@ def test_e_zero_of_groups_that_count_as_equal(scale: str, a: str, block: int) ->
         if F == 12:  # an exponent that does matter: the test would see it
             high = dataclasses.replace(never, e_zero=20)
             assert not equal(box, high, never, 3000, 1)
+
+
+FEW_BITS = [
+    (STFDPA(8, 17, Conversion("RD", "f32", 22), -126), "ue8m0", 32),
+    (STFDPA(16, 5, Conversion("RA", "f32", 11), -126), "ue8m0", 16),
+    (GSTFDPA(32, 16, 9, Conversion("RU", "f32", 22), -126), "ue4m3", 16),
+]
+
+
+@pytest.mark.parametrize(("model", "scale", "block"), FEW_BITS)
+def test_a_sum_of_few_bits_is_never_rounded(model: Any, scale: str, block: int) -> None:
+    """But by an output of fewer."""
+    box = box_of(32, "e2m1", scale=scale, block=block)
+    joined, why = canonical(model, box)
+    assert joined == dataclasses.replace(model, rho=RNE_FP32) and "none is rounded" in why[-1]
+    assert equal(box, model, joined, 20_000, 1)
+    rounded = dataclasses.replace(model, rho=Conversion(model.rho.mode, "f32", model.F))
+    assert canonical(rounded, box)[0].rho == rounded.rho  # type: ignore[attr-defined]
+    assert not equal(box, rounded, joined, 20_000, 1)

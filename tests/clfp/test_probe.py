@@ -1,5 +1,6 @@
 """Blind probes: instructions of every family, units that nobody built, and ordinary software."""
 
+import dataclasses
 import importlib.util
 import math
 import sys
@@ -14,10 +15,20 @@ from bitmma import isa
 from bitmma.clfp import BlackBox, Counterexample, Report, probe, suite
 from bitmma.clfp.box import Box
 from bitmma.clfp.equivalence import canonical
-from bitmma.clfp.evidence import predict
+from bitmma.clfp.evidence import Evidence, predict
 from bitmma.clfp.inputs import aimed, same
 from bitmma.clfp.space import Space
-from bitmma.models import EFDPA, RNE_FP32, RNE_FP64, STFDPA, TFDPA, FTZMulAdd, Lowered, SumTree
+from bitmma.models import (
+    EFDPA,
+    RNE_FP32,
+    RNE_FP64,
+    STFDPA,
+    TFDPA,
+    Conversion,
+    FTZMulAdd,
+    Lowered,
+    SumTree,
+)
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 
@@ -83,15 +94,47 @@ def test_every_family_is_among_them() -> None:
     assert {STFDPA, Lowered, FTZMulAdd} <= families
 
 
+def right(kind: str, seed: int, inputs: int) -> Report:
+    """Verified and bit-equal, or ambiguous and one of the candidates is; never anything else."""
+    truth, spec = random_units.KINDS[kind](seed)
+    report: Report = probe(spec, inputs=inputs)
+    found = random_units.judged(spec, truth, report, 10_000)
+    assert found.startswith("right"), f"{found}\n{truth!r}\n{report}"
+    return report
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_random_unit(seed: int) -> None:
-    """Verified and bit-equal, or ambiguous and one of the candidates is; never anything else."""
-    truth, spec = random_units.draw(seed)
-    report = probe(spec, inputs=10_000)
-    assert report.status in ("verified", "ambiguous"), f"{truth!r}\n{report}"
-    assert random_units.judged(spec, truth, report, 10_000).startswith("right"), (
-        f"{truth!r}\n{report}"
-    )
+    right(random_units.mixed(seed), seed, 10_000)
+
+
+def test_every_kind_of_random_unit_is_among_them() -> None:
+    assert {random_units.mixed(seed) for seed in range(20)} == set(random_units.KINDS)
+
+
+@pytest.mark.parametrize("seed", [62, 162])
+def test_parameters_that_nearly_make_up_for_each_other(seed: int) -> None:
+    """F = 30 to nearest is nearly F = 29 away from zero; a flushed c nearly a flushed result."""
+    right("fused", seed, 5_000)
+
+
+def test_answers_are_counted_alike_in_any_order() -> None:
+    """Rows that nearly right models fail on are asked first; what is counted stays the same."""
+    truth, spec = random_units.draw_published(1)
+    box = Box(spec)
+    evidence, rng = Evidence(box), np.random.default_rng(1)
+    others = [dataclasses.replace(truth, rho=Conversion("RA", "f32", n)) for n in range(8, 23)]
+    for seed in range(3):
+        x = aimed(box, truth, 600, seed)
+        evidence.add(x, predict(box, truth, x))
+        for model in rng.permutation(np.array(others)):
+            wrong = ~same(
+                box.formats[3], predict(box, model, evidence.dots), evidence.answers, nan=True
+            )
+            assert not evidence.fits(model)
+            assert evidence.wrong(model) == wrong.sum() > 0
+            assert evidence.wrong(model, 3) == wrong.sum()
+        assert evidence.fits(truth)
 
 
 # --- what nobody here wrote -----------------------------------------------------------------------

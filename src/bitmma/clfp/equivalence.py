@@ -7,6 +7,8 @@ representative; it claims only what is proved here, and what it does not know st
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any, TypeVar
 
@@ -21,6 +23,7 @@ from bitmma.models import (
     GSTFDPA,
     STFDPA,
     TFDPA,
+    Conversion,
     FTZMulAdd,
     Lowered,
     Model,
@@ -44,9 +47,9 @@ def canonical(model: Model, box: Box) -> tuple[Model, list[str]]:
         case TFDPA() | STFDPA() | GSTFDPA() if box.scale_format is None:
             return _truncated(model, box)
         case GSTFDPA():
-            return _grouped(model, box)
+            return _in_turn(model, box, (_grouped, _unrounded))
         case TFDPA() | STFDPA():
-            return _scaled(model, box)
+            return _in_turn(model, box, (_unrounded, _scaled, _unrounded))
         case FDPA():
             return plainest(model, box)
         case FTZMulAdd() if box.k <= 2:  # what it is filled up with adds +0, and c is never -0
@@ -70,6 +73,16 @@ def kind(model: Model, box: Box) -> Model:
 
 
 _M = TypeVar("_M", bound=Model)
+_Scaled = TypeVar("_Scaled", TFDPA, STFDPA, GSTFDPA)
+
+
+def _in_turn(model: Any, box: Box, rules: Sequence[Callable[..., Any]]) -> tuple[Model, list[str]]:
+    """What rules make of a model one after the other, and all their reasons."""
+    why: list[str] = []
+    for rule in rules:
+        model, more = rule(model, box)
+        why += more
+    return model, why
 
 
 def _changed(model: _M, changes: dict[str, Any]) -> _M:
@@ -149,6 +162,29 @@ def _scaled(model: TFDPA | STFDPA, box: Box) -> tuple[TFDPA | STFDPA, list[str]]
         return model, []
     why = f"e_zero: {never} and less are alike, no sum is seen that it cuts"
     return dataclasses.replace(model, e_zero=never), [why]
+
+
+def _unrounded(model: _Scaled, box: Box) -> tuple[_Scaled, list[str]]:
+    """A sum of L products and c is in multiples of 2^(e - F), and so large that it has few bits.
+
+    A product is below ``most`` 2^e, c below 2^(e + 1); so the sum has no bits but F + log2(most L +
+    2) ones. And e, at least e_zero or the lowest exponent of a c that is not zero, leaves nothing
+    below the grid of the outputs. So no sum is rounded if the output keeps as many bits.
+    """
+    (fa, fb, fc, fd), fs, rho = box.formats, box.scale_format, model.rho
+    assert fs is not None
+    largest = most(fa) * most(fb) * most(fs) ** 2
+    if isinstance(model, GSTFDPA):  # e is that of the scales
+        largest *= Fraction(2) ** (fa.max_exponent + fb.max_exponent)
+    kept = fd.mantissa_bits if rho.mantissa_bits is None else rho.mantissa_bits
+    bits = model.F + (math.ceil(largest * min(model.L, box.k)) + 1).bit_length()
+    lowest = min(model.e_zero, fc.min_exponent, fd.min_exponent) - model.F
+    plain = Conversion("RNE", fd.name)
+    exact = bits <= kept + 1 and lowest >= fd.min_exponent - kept and rho.overflow == "inf"
+    if not exact or rho == plain:
+        return model, []
+    why = f"rho: sums have {bits} bits, none is rounded"
+    return dataclasses.replace(model, rho=plain), [why]
 
 
 def _why_zero(low: int, last: int, never: int) -> str:

@@ -332,6 +332,18 @@ def _parity(bench: Bench) -> Reading:
     return "differ", f"a small term depends on its lane ({groups})"
 
 
+@_probe("bits kept of groups", "U and -U in lanes 0 and 2, U/2, U/4, … in lane 1")
+def _bits_of_groups(bench: Bench) -> Reading:
+    if bench.k < 4:
+        return _not_fed(f"it needs four products, and there are {bench.k}")
+    return _bits(bench, "F_groups", (0, 2, 1), "a product beside lanes 0 and 2")
+
+
+@_probe("rounding of groups", "U and -U in lanes 0 and 2, ±1/4, ±1/2, … ±5/2 units in lane 1")
+def _rounding_of_groups(bench: Bench) -> Reading:
+    return _rounding(bench, "cut_groups", "F_groups", (0, 2, 1))
+
+
 # --- scales ---------------------------------------------------------------------------------------
 
 

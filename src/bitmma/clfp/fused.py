@@ -465,11 +465,15 @@ def _nothing_rounded(model: FDPA, x: Reach) -> Iterator[Found]:
     """A sum of no more bits than are kept, on the grid of the outputs, is an output.
 
     Or beyond the largest, where it is at least the next power of two, Inf in all modes. By IEEE's
-    rule of zeros RD is another one still.
+    rule of zeros RD is another one still. F_sum leaves so many bits of a sum below its first, or
+    below e_sum.
     """
     rho, plain = model.rho, Conversion("RNE", model.rho.format)
     if not x.chained or rho.overflow != "inf" or (model.zero == "ieee" and rho.mode == "RD"):
         return
+    F_sum, e_sum = model.F_sum, model.e_sum
+    if F_sum is not None and F_sum <= x.kept and e_sum is not None and e_sum - F_sum >= x.step:
+        yield {"rho": plain}, f"rho: sums were cut to {F_sum} bits, none is rounded"
     if x.sum_bits(model) <= x.kept and x.grid >= x.step:
         yield {"rho": plain}, f"rho: sums have {x.sum_bits(model)} bits, none is rounded"
 

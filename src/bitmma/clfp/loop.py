@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -39,9 +39,12 @@ from bitmma.unit import Instruction
 __all__ = ["Progress", "probe"]
 
 _TURNS = 24
-_STARTS = 6
 #: With a model found, other starts are followed if less than one answer in so many is wrong.
 _NEAR = 50
+#: Where no model fits but some nearly do: how often more is asked, and from how many to go on.
+_CLOSER, _NEAREST = 3, 2
+#: The space is not widened once so many models have been tried.
+_EVALUATED = 150_000
 _RIVALS = 64
 #: Products of models compared with each other in one search, at the most, and how many searches.
 _SEARCHED = 1 << 23
@@ -240,34 +243,18 @@ class _Run:
     def search(self) -> list[Model]:
         """Step 4: models that reproduce every answer; the space widens until there are some."""
         nearest = [] if self.best is None else [self.best]
-        for start in dict.fromkeys([*nearest, *self.good]):  # what was right until now
-            found = self.space.descend(start, self.evidence)
+        until_now = list(dict.fromkeys([*nearest, *self.good]))  # what was right
+        for found in self.nearer(until_now, 1) if until_now else []:
             if self.evidence.fits(found):
                 self.note("models", f"{found!r} reproduces all {self.evidence.count} answers")
                 self.best = found
                 return [found]
         for name, starts in self.stages:
+            if self.evidence.evaluated > _EVALUATED:
+                self.note("models", f"{self.evidence.evaluated} models were tried; it ends here")
+                return []
             self.note("models", f"{name}: {len(starts)} starts")
-            ends = dict.fromkeys(starts)
-            for effort in range(len(EFFORTS)):
-                starts = sorted(ends, key=self.evidence.wrong)[: _STARTS if effort else None]
-                ends, fitting = {}, set[type[Model]]()
-                if (
-                    effort and starts and isinstance(starts[0], SumTree)
-                ):  # trees have many neighbours
-                    share = self.evidence.count // _NEAR
-                    starts = [x for x in starts if self.evidence.wrong(x) < share] or starts
-                for start in starts:
-                    if type(start) in fitting and type(start) not in (FDPA, SumTree):
-                        continue  # `closure` varies their few parameters
-                    near = self.evidence.wrong(start) * _NEAR < self.evidence.count
-                    if near or not fitting:
-                        end = self.space.descend(start, self.evidence, effort)
-                        ends[end] = None
-                        if self.evidence.fits(end):
-                            fitting.add(type(end))
-                if fitting:
-                    break
+            ends = self.nearer(starts)
             good = [m for m in ends if self.evidence.fits(m)]
             for m in ends:
                 wrong = self.evidence.wrong(m)
@@ -278,6 +265,54 @@ class _Run:
                 self.best, self.good = good[0], good
                 return good
         return []
+
+    def nearer(self, starts: Sequence[Model], first: int = 0) -> list[Model]:
+        """Where searches end, with more answers that tell the nearest apart if no model fits."""
+        ends = self.explored(starts, first)
+        for turn in range(_CLOSER):
+            asked = self.beside(ends, turn)
+            if asked is None or self.evidence.evaluated > _EVALUATED:
+                break
+            self.learn(asked)
+            self.note("models", f"{asked.count} dot products made for telling the nearest apart")
+            ends = self.explored(sorted(ends, key=self.evidence.wrong)[:_NEAREST], 1)
+        return ends
+
+    def explored(self, starts: Sequence[Model], first: int = 0) -> list[Model]:
+        """Where searches from these starts end, each with no more effort than is needed."""
+        ends = dict.fromkeys(starts)
+        for effort, most in list(enumerate(EFFORTS.values()))[first:]:
+            starts = sorted(ends, key=self.evidence.wrong)[:most]
+            if effort and starts and isinstance(starts[0], SumTree):  # trees have many neighbours
+                share = self.evidence.count // _NEAR
+                starts = [x for x in starts if self.evidence.wrong(x) < share] or starts
+            ends, fitting = {}, set[type[Model]]()
+            for start in starts:
+                if type(start) in fitting and type(start) not in (FDPA, SumTree):
+                    continue  # `closure` varies their few parameters
+                near = self.evidence.wrong(start) * _NEAR < self.evidence.count
+                if near or not fitting:
+                    end = self.space.descend(start, self.evidence, effort)
+                    ends[end] = None
+                    if self.evidence.fits(end):
+                        fitting.add(type(end))
+            if fitting:
+                break
+        return list(ends)
+
+    def beside(self, ends: Sequence[Model], turn: int) -> Dots | None:
+        """Where no model fits but one nearly does: dot products that tell it from those next to it.
+
+        Where parameters hide each other few answers depend on any of them, and a search sees no
+        way on. With more answers that do it does.
+        """
+        nearest = sorted(ends, key=self.evidence.wrong)[:_NEAREST]
+        wrong = self.evidence.wrong(nearest[0]) if nearest else 0
+        if not 0 < wrong * _NEAR < 2 * self.evidence.count:
+            return None
+        models = [*nearest, *self.space.beside(nearest[0])]
+        size = max(50, min(3000, _SEARCHED // (len(models) * self.box.k)))
+        return self.disagreement(models, size, turn)
 
     def separate(self, models: list[Model]) -> list[Model]:
         """All that agree so far and lie next to each other, told apart as far as can be."""

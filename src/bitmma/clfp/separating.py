@@ -67,8 +67,12 @@ class _Setting:
     def __init__(self, box: Box, models: Iterable[Model], seed: int) -> None:
         self.box, self.k = box, box.k
         self.rng = np.random.default_rng([seed, 11])
+        self.plain = Range(box)  # of products without scales
         self.range = r = Range(box)
         _, _, fc, fd = box.formats
+        if (fs := box.scale_format) is not None:
+            r.low, r.lowest = r.low + 2 * fs.min_exponent, r.lowest + 2 * fs.min_exponent
+            r.high += 2 * fs.max_exponent
         units = [getattr(m, "unit", m) for m in models]
         kept = {bits for m in units for bits in _kept(m)}
         self.steps = sorted({min(max(1, m.group), box.k) for m in units})
@@ -319,6 +323,7 @@ def _carries(s: _Setting, n: int) -> _Terms:
     x.negative = np.where(small | s.one_in(8, n, 1), x.negative, x.negative[:, :1])
     with_c = s.one_in(2, n)
     x.lane[with_c] = np.where(x.lane[with_c] == s.k, -1, x.lane[with_c])
+    x.lane[with_c, 1:] = x.lane[with_c, :-1]  # beside all of a step
     x.lane[with_c, 0] = s.k
     step = s.choose([0, 0, 1, 2], n) + s.choose(s.steps, n) - 1
     few = np.where(s.one_in(2, n), step, s.choose(range(terms), n))
@@ -341,6 +346,24 @@ def _zeros(s: _Setting, n: int) -> _Terms:
     return x
 
 
+@_aim("c alone", "c beside zeros or U - U, at the ends of the outputs' range and between outputs")
+def _c_alone(s: _Setting, n: int) -> _Terms:
+    x = s.empty(n, 3)
+    fd = s.box.formats[3]
+    x.lane = np.where(x.lane == s.k, -1, x.lane)
+    x.lane[:, 0] = s.k
+    last = fd.min_exponent - fd.mantissa_bits
+    ends = [fd.min_exponent - 1, fd.min_exponent, last, last + 1, fd.max_exponent]
+    x.e[:, 0] = np.where(s.one_in(2, n), s.choose(ends, n), s.choose(s.places, n))
+    x.shape[:, 0] = s.choose([_ONE, _HALVES, _MOST, _MOST, _RUN, _RUN, _BIT, _ODD, _ANY], n)
+    x.e[:, 1:] = s.middle(n)[:, None]
+    x.negative[:, 2] = ~x.negative[:, 1]
+    alone: Mask = np.logical_or(s.one_in(2, n), np.any(x.lane < 0, axis=1))
+    x.lane[alone, 1:] = -1
+    x.minus_zero = s.one_in(2, n)
+    return x
+
+
 @_aim("a far c", "products, and c as far from them as the models' parameters say")
 def _far_c(s: _Setting, n: int) -> _Terms:
     x = s.empty(n, 4)
@@ -357,10 +380,9 @@ def _far_c(s: _Setting, n: int) -> _Terms:
 def separating(box: Box, models: Sequence[Model], count: int, seed: int) -> Dots:
     """About so many dot products, of every aim, made for telling these models apart."""
     s = _Setting(box, models, seed)
-    if box.scale_format is not None:
-        return _scaled(s, count)
-    each = -(-count // len(AIMS))
-    return Dots.join([_written(s, aim.draw(s, each)) for aim in AIMS])
+    whole = [] if box.scale_format is None else [_scaled(s, count // 2)]
+    each = -(-count // len(AIMS) // (1 + len(whole)))
+    return Dots.join([*whole, *(_written(s, aim.draw(s, each)) for aim in AIMS)])
 
 
 def _scaled(s: _Setting, n: int) -> Dots:
@@ -398,30 +420,43 @@ def _scaled(s: _Setting, n: int) -> Dots:
         s.gaps, *shape
     )
     e = np.where(s.one_in(2, *shape) | just, at, lower)
-    low, high = fs.min_exponent, fs.max_exponent
-    half = np.clip(e >> 1, low, high)
-    rest = np.clip(e - half, low, high)
-    scales = [((x - low + (fs.specials != "ue8m0")) << fs.mantissa_bits) for x in (half, rest)]
     e_c = at[:, 0] - s.choose(s.gaps, n)
     c, held = _numbers(s, fc, e_c, s.choose(range(7), n), s.one_in(2, n))
     none = s.one_in(1.5, n) | ~held
     c = np.where(none, np.where(s.one_in(2, n), fc.sign_bit, 0), c).astype(fc.code_dtype)
-    scale_a, scale_b = (x.astype(fs.code_dtype) for x in scales)
-    return Dots(operands[0], operands[1], c, scale_a, scale_b)
+    return Dots(operands[0], operands[1], c, *_scales(fs, e))
+
+
+def _scales(fs: Format, e: Ints) -> tuple[Codes, Codes]:
+    """Two scales, powers of two, whose product is 2^e, or the nearest that there is."""
+    low, high = fs.min_exponent, fs.max_exponent
+    half = np.clip(e >> 1, low, high)
+    halves = half, np.clip(e - half, low, high)
+    first = int(fs.specials != "ue8m0")  # the field of normal numbers
+    scale_a, scale_b = (
+        ((x - low + first) << fs.mantissa_bits).astype(fs.code_dtype) for x in halves
+    )
+    return scale_a, scale_b
 
 
 # --- into codes -----------------------------------------------------------------------------------
 
 
 def _written(s: _Setting, x: _Terms) -> Dots:
-    """The rows whose terms all exist in the box's formats."""
-    fc = s.box.formats[2]
+    """The rows whose terms all exist in the box's formats; scales, of all blocks alike, help."""
+    fc, fs = s.box.formats[2], s.box.scale_format
     n, k = len(x.e), s.k
     a, b = _beside(s, x, k + 2)
     rows = np.arange(n)[:, None]
-    pa, pb, held = _products(s, x.e, x.shape, x.negative)
     c, c_held = _numbers(s, fc, x.e, x.shape, x.negative)
-    ra, rb, r_held = _products(s, x.rest, np.zeros(n, np.int64), x.rest_negative)
+    up = np.zeros(n, np.int64)
+    if fs is not None:
+        products = np.where((x.lane >= 0) & (x.lane < k), x.e, s.range.lowest)
+        top = np.maximum(products.max(axis=1), np.where(x.rest_used, x.rest, s.range.lowest))
+        up = top - s.plain.high + s.choose(range(s.plain.high - s.plain.low + 1), n) // 2
+        up = np.clip(up, 2 * fs.min_exponent, 2 * fs.max_exponent)
+    pa, pb, held = _products(s, x.e - up[:, None], x.shape, x.negative)
+    ra, rb, r_held = _products(s, x.rest - up, np.zeros(n, np.int64), x.rest_negative)
     r_held |= ~x.rest_used
     a[x.rest_used], b[x.rest_used] = ra[x.rest_used, None], rb[x.rest_used, None]
     is_c, none = x.lane == k, x.lane < 0
@@ -430,19 +465,24 @@ def _written(s: _Setting, x: _Terms) -> Dots:
     zero = np.where(x.minus_c & (fc.specials != "fnuz"), fc.sign_bit, 0).astype(fc.code_dtype)
     addend = np.where(is_c.any(axis=1), np.where(is_c, c, 0).max(axis=1), zero)
     if x.solved is not None:
-        solved = _c_beside(s, a[:, :k], b[:, :k], x)
+        solved = _c_beside(s, a[:, :k], b[:, :k], x, up)
         addend = np.where(is_c.any(axis=1), addend, solved)
     good = (np.where(is_c, c_held, held) | none).all(axis=1) & r_held
-    return Dots(a[good, :k], b[good, :k], addend.astype(fc.code_dtype)[good])
+    found = a[good, :k], b[good, :k], addend.astype(fc.code_dtype)[good]
+    if fs is None or s.box.spec.block is None:
+        return Dots(*found)
+    blocks = np.repeat(up[good, None], k // s.box.spec.block, axis=1)
+    return Dots(*found, *_scales(fs, blocks))
 
 
-def _c_beside(s: _Setting, a: Codes, b: Codes, x: _Terms) -> Codes:
+def _c_beside(s: _Setting, a: Codes, b: Codes, x: _Terms, up: Ints) -> Codes:
     """The c that moves the products' sum to where the rows' ``solved`` say."""
     fa, fb, fc, _ = s.box.formats
     assert x.solved is not None
     half, gap, more = x.solved.T
     with np.errstate(all="ignore"):
         terms = formats.decode(a, fa).astype(np.longdouble) * formats.decode(b, fb)
+        terms = np.ldexp(terms, up[:, None])
         total = terms.sum(axis=1)
         largest = np.frexp(np.abs(terms).max(axis=1))[1].astype(np.int64) - 1
         n = len(total)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -44,8 +44,9 @@ __all__ = ["EFFORTS", "Space", "Stage"]
 
 Stage = tuple[str, list[Model]]
 
-#: What is changed in a search: what readings leave open; every parameter; and two at a time.
-EFFORTS = ("open", "single", "pairs")
+#: What is changed in a search: what readings leave open; every parameter; two at a time; and all of
+#: one stage of a fused sum at a time. From how many starts, the best, each is tried.
+EFFORTS = {"open": None, "single": 6, "pairs": 4, "stages": 2}
 
 #: In trees of so many products each is tried rounded and not.
 _TOGGLED = 64
@@ -161,9 +162,16 @@ class Space:
             yield from _valid(FDPA, L, **{**joint, "F": first["F"], "cut": first["cut"]})
             if first["F"] and form == "early":
                 F2 = min(first["F"] + 8, _F_MOST)
-                yield from _valid(
-                    FDPA, L, c="late", F2=F2, cut2="RD", F_sum=F2 - 1, cut_sum="RD", **first
-                )
+                stages = {
+                    **first, "c": "late", "F2": F2, "cut2": "RD", "F_sum": F2 - 1,
+                    "cut_sum": "RD", "e_sum": self.d.min_exponent,
+                    "e_zero": self.d.min_exponent,  # it shows where F2 cuts
+                }  # fmt: skip
+                yield from _valid(FDPA, L, **stages)
+                if L >= 4:
+                    F_groups, cut_groups = self._kept("F_groups"), facts.get("cut_groups")
+                    of_groups = {"F_groups": F_groups, "cut_groups": (cut_groups or ["RZ"])[0]}
+                    yield from _valid(FDPA, L, groups=2, **of_groups, **stages)
 
     def _sums(self, tree: Tree) -> Iterator[Model]:
         """The tree as it is: with fused multiply-adds, and with every product rounded."""
@@ -240,25 +248,55 @@ class Space:
         return self._replaced(model, [dict.fromkeys(names, value) for value in values])
 
     def crossed(
-        self, model: Model, pair: tuple[str, str], *, everywhere: bool = True
+        self, model: Model, names: tuple[str, ...], *, everywhere: bool = True
     ) -> list[Model]:
-        """The model with all pairs of values of two parameters, or of bits only near ones."""
-        both = [names.split() for names in pair]
-        if not all(hasattr(model, name) for names in both for name in names):
+        """The model with all combinations of some parameters' values, or of bits of near ones."""
+        sets = [together.split() for together in names]
+        if not all(hasattr(model, name) for together in sets for name in together):
             return []
-        first = [names[0] for names in both]
-        few = any(len(self._domain(model, name)) <= len(models.FLUSHES) for name in first)
+        first = [together[0] for together in sets]
+        few = any(len(self._domain(model, name)) <= len(ROUNDINGS) for name in first)
         domain = self._domain if few or everywhere else self._near
         domains = [domain(model, name) for name in first]
         if first[0] == "tree":
             domains[0] = _trees(self, model, few=False)
         if "e_zero" in first:  # which F it is counts little: what shows is where the cut is
             domains[0] = domains[0][4::6]
+        return self._combined(model, sets, domains)
+
+    def _combined(
+        self, model: Model, sets: Sequence[Sequence[str]], domains: Sequence[Sequence[Any]]
+    ) -> list[Model]:
+        """The model with all combinations of values; the parameters of one set have the same."""
         changes = [
-            {name: x for names, x in zip(both, values, strict=True) for name in names}
+            {name: x for names, x in zip(sets, values, strict=True) for name in names}
             for values in itertools.product(*domains)
         ]
         return self._replaced(model, changes)
+
+    def stage_by_stage(self, model: Model) -> Iterator[list[Model]]:
+        """All combinations of what belongs to one stage of a fused sum, and to two that meet."""
+        for names in _STAGES:
+            if "groups" not in names[-1] or getattr(model, "groups", 1) > 1:
+                domains = [self._close(model, name) for name in names]
+                yield self._combined(model, [(name,) for name in names], domains)
+
+    def _close(self, model: Model, field: str) -> list[Any]:
+        """All values of a parameter; of bits those next to what the model has; of rho the modes."""
+        here, values = getattr(model, field), self._domain(model, field)
+        if field == "rho":
+            return list(dict.fromkeys([here, *(x for x in values if x.mode != here.mode)]))
+        if field == "e_zero":
+            near = {None, here, self.d.min_exponent, *(range(here - 2, here + 3) if here else ())}
+            return [x for x in values if x in near]
+        if field == "drop_c":
+            F_c = getattr(model, "F_c", None) or 0
+            return [x for x in values if x is None or x - F_c in (-1, 0, 1, 2)]
+        if _DOMAINS.get(field) is not _bits:
+            return values
+        known = [here, *(getattr(model, name, None) for name in ("F", "F2", "F_sum"))]
+        near = {None, *(x + i for x in known if x is not None for i in (-1, 0, 1))}
+        return [x for x in values if x in near]
 
     def _near(self, model: Model, field: str) -> list[Any]:
         """Values of a parameter; of bits those close to what the model has and what was read."""
@@ -298,14 +336,28 @@ class Space:
             before = best
             for together in names:
                 best = _better(best, self.varied(best, together), evidence)
-            general = effort == 2 and isinstance(best, FDPA | SumTree)
+            general = effort >= 2 and isinstance(best, FDPA | SumTree)
             if best == before and general and (wrong * _NEAR < evidence.count or self.k == 1):
                 almost = wrong * _ALMOST < evidence.count
                 for pair in _PAIRS:
                     best = _better(best, self.crossed(best, pair, everywhere=almost), evidence)
+                if best == before and effort == 3 and isinstance(best, FDPA):
+                    for others in self.stage_by_stage(best):
+                        best = _better(best, others, evidence)
             if best == before:  # as it is: what cannot matter with one F may with the next
                 return best
         return self.canonical(best)
+
+    def beside(self, model: Model) -> list[Model]:
+        """The model with one parameter changed, a few values of each, of bits the next ones."""
+        found: list[Model] = []
+        for field in dataclasses.fields(model):
+            if field.name in _DOMAINS and field.name != "tree":
+                values = self._close(model, field.name)
+                others = self._combined(model, [(field.name,)], [values])
+                picked = np.unique(np.linspace(0, len(others) - 1, _RIVALS).astype(int))
+                found += [others[i] for i in picked if others]
+        return found
 
     def _other_cuts(self, model: Model) -> Iterator[list[Model]]:
         """With cuts where it has none, of all roundings: RZ may show where others do not."""
@@ -315,10 +367,18 @@ class Space:
                     changes = [{F: bits, cut: mode} for bits in range(_F_MOST, 0, -4)]
                     yield self._replaced(model, changes)
 
+    def _neighbours(self, model: Model) -> Iterator[list[Model]]:
+        """With two or more parameters changed that can nearly make up for each other."""
+        for names in _MADE_UP_FOR:
+            if all(hasattr(model, name) for name in names):
+                domains = [self._close(model, name) for name in names]
+                yield self._combined(model, [(name,) for name in names], domains)
+
     def rivals(self, model: Model, evidence: Evidence) -> list[Model]:
         """Neighbours that reproduce every answer: of each parameter some of its values."""
         found: list[Model] = []
-        for others in [*self.variations(model), *self._other_cuts(model)]:
+        others_of = (self.variations, self._other_cuts, self._neighbours)
+        for others in itertools.chain.from_iterable(build(model) for build in others_of):
             fitting = [self.canonical(x) for x in others if evidence.fits(x)]
             fitting = [x for x in dict.fromkeys(fitting) if x != model]
             picked = np.unique(np.linspace(0, len(fitting) - 1, _RIVALS).astype(int))
@@ -374,6 +434,23 @@ _PAIRS = (
     ("zero", "flush_out"), ("cut", "cut_c"), ("cut", "cut2"), ("cut", "rho"),
     ("F", "renormalise"), ("F_c", "renormalise"), ("F", "e_zero"), ("F2", "e_zero"),
     ("cut cut_c", "flush_c"), ("cut cut_c", "zero"), ("cut cut_c", "rho"),
+)  # fmt: skip
+
+#: What is tried in all combinations when little is wrong: stages of a fused sum.
+_STAGES = (
+    ("cut_sum", "e_sum", "e_zero", "zero"), ("F_sum", "cut_sum", "rho"), ("F2", "cut2", "rho"),
+    ("F2", "cut2", "F_sum", "cut_sum"),
+    ("F2", "cut2", "e_zero", "cut_sum"), ("F", "cut", "F_groups", "cut_groups"),
+    ("F", "cut", "F2", "cut2"), ("F_c", "cut_c", "drop_c"),
+    ("flush_in", "flush_c", "flush_out", "zero"),
+)  # fmt: skip
+
+#: A bit more rounded one way is nearly a bit less rounded another, and with a zero's exponent as
+#: much lower the cut beside a zero is where it was; flushed c and results are alike, too.
+_MADE_UP_FOR = (
+    ("F", "e_zero"), ("F2", "e_zero"),
+    ("F", "cut"), ("F_c", "cut_c"), ("F2", "cut2"), ("F_sum", "cut_sum"),
+    ("F_groups", "cut_groups"), ("flush_in", "flush_c", "flush_out", "zero"),
 )  # fmt: skip
 
 
