@@ -19,7 +19,7 @@
 
 namespace bitmma::BITMMA_ISA {
 
-constexpr i64 chunk_target = 128, wide_chunk_target = 32;  // float64 panels of these stay in L1
+constexpr i64 chunk_target = 128, wide_chunk_target = 2048 / columns;  // whose float64 panels stay in L1
 
 inline bool narrow_range(const Format& f) { return f.max_exponent() - f.min_exponent() <= widest; }
 
