@@ -166,6 +166,8 @@ def place(rng: Rng, codes: Any, notes: list[str]) -> Any:
         case "gaps" | "inside":
             step = [1] * (codes.ndim - 2) + [2 if kind == "gaps" else 1] * 2
             room = [n * by + 2 for n, by in zip(codes.shape, step, strict=True)]
+            if math.prod(room) > 1 << 24:  # of a few elements with many or long dimensions
+                return codes
             big = rng.integers(0, 255, (*room, codes.itemsize), dtype=np.uint8)
             big = big.reshape(*room[:-1], -1).view(codes.dtype)
             ends = zip(codes.shape, step, strict=True)
