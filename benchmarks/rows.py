@@ -90,6 +90,10 @@ HOPPER_E4M3 = Unit("Hopper", "m64n256k32.f32.e4m3.e4m3")
 CDNA1_F16 = Unit("CDNA1", "f32_32x32x8f16")
 CDNA2_F16 = Unit("CDNA2", "f32_32x32x8f16")
 CDNA3_F16 = Unit("CDNA3", "f32_32x32x8_f16")
+MXFP8 = Unit("Blackwell", "m128n256k32.kind::mxf8f6f4.block32.f32.e4m3.e4m3.ue8m0")
+NVFP4 = Unit("Blackwell", "m128n256k64.kind::mxf4nvf4.block16.f32.e2m1.e2m1.ue4m3")
+F64 = Unit("Hopper", "m16n8k16.f64.f64.f64.f64")
+F32_AMD = Unit("CDNA3", "f32_32x32x2_f32")
 _F8F6F4 = "m128n256k32.kind::f8f6f4.f32"
 
 # name, unit, at least, aim: times NumPy.
@@ -107,14 +111,12 @@ PRODUCTS: tuple[tuple[str, Unit, float, float], ...] = (
     ("e5m2 Blackwell", Unit("Blackwell", f"{_F8F6F4}.e5m2.e5m2"), 0.18, 0.30),
     ("e3m2 Blackwell", Unit("Blackwell", f"{_F8F6F4}.e3m2.e3m2"), 0.18, 0.30),
     ("e2m1 Blackwell", Unit("Blackwell", f"{_F8F6F4}.e2m1.e2m1"), 0.18, 0.30),
-    ("MXFP8", Unit("Blackwell", "m128n256k32.kind::mxf8f6f4.block32.f32.e4m3.e4m3.ue8m0"),
-     0.12, 0.25),
+    ("MXFP8", MXFP8, 0.12, 0.25),
     ("MXFP4 K=64", Unit("Blackwell", "m128n256k64.kind::mxf4.block32.f32.e2m1.e2m1.ue8m0"),
      0.25, 1.0),
-    ("NVFP4 K=64", Unit("Blackwell", "m128n256k64.kind::mxf4nvf4.block16.f32.e2m1.e2m1.ue4m3"),
-     0.25, 1.0),
-    ("f64", Unit("Hopper", "m16n8k16.f64.f64.f64.f64"), 0.40, 0.80),
-    ("f32 AMD", Unit("CDNA3", "f32_32x32x2_f32"), 0.40, 0.80),
+    ("NVFP4 K=64", NVFP4, 0.25, 1.0),
+    ("f64", F64, 0.40, 0.80),
+    ("f32 AMD", F32_AMD, 0.40, 0.80),
     ("f16 CDNA2", CDNA2_F16, 0.15, 0.30),
     ("bf16 CDNA2 (P=2)", Unit("CDNA2", "f32_32x32x4bf16"), 0.15, 0.30),
     ("f16 CDNA1", CDNA1_F16, 0.05, 0.15),
@@ -129,6 +131,21 @@ PRODUCTS: tuple[tuple[str, Unit, float, float], ...] = (
     ("any T-FDPA: f16, L=16, F=25, RNE", Unit(model=TFDPA(rho=RNE_FP32)), 0.08, 0.15),
     ("any T-FDPA: f16, L=16, F=40", Unit(model=TFDPA(F=40)), 0.08, 0.15),
 )  # fmt: skip
+
+# Products with few rows: one or two of each kernel.
+SKINNY_UNITS = {
+    "f16 Hopper": HOPPER_F16,
+    "bf16 Hopper": HOPPER_BF16,
+    "e4m3 wgmma": HOPPER_E4M3,
+    "tf32 Hopper": Unit("Hopper", "m64n256k8.f32.tf32.tf32"),
+    "MXFP8": MXFP8,
+    "NVFP4": NVFP4,
+    "f64": F64,
+    "f32 AMD": F32_AMD,
+    "f16 CDNA1": CDNA1_F16,
+    "f16 CDNA2": CDNA2_F16,
+    "f16 CDNA3": CDNA3_F16,
+}
 
 # Costs over normal operands: every unit on every kind; at most 3, except where only told.
 UNUSUAL_UNITS = {
@@ -158,18 +175,20 @@ def all_rows() -> Iterator[Row]:
         for what, (kind, limit) in UNUSUAL_KINDS.items():
             work = functools.partial(_unusual, unit, kind)
             yield Row("operands", f"{name}, {what}", "× the time", work, at_most=limit)
-    for name, unit in (
-        ("f16 Hopper", HOPPER_F16), ("e4m3 wgmma", HOPPER_E4M3), ("f16 CDNA2", CDNA2_F16),
-    ):  # fmt: skip
+    for name, unit in SKINNY_UNITS.items():
         for m in (1, 8):
             work = functools.partial(_skinny, unit, m)
             yield Row("skinny", f"{name}, M = {m}", "× the square's rate", work, at_least=0.5)
+        work = functools.partial(_reading, unit)
+        yield Row("skinny", f"{name}, M = 1, of memory's rate", "× a read of B", work)
     yield Row(
         "skinny", "f16 Hopper, M = 8, B prepared", "× the square's rate", _prepared, at_least=0.5
     )
     for name, unit in (("f16 Hopper", HOPPER_F16), ("f16 CDNA3", CDNA3_F16)):
         work = functools.partial(_threads, unit)
         yield Row("threads", f"{name}, two threads", "× one thread", work, at_least=1.6)
+    work = functools.partial(_skinny_threads, HOPPER_F16)
+    yield Row("threads", "f16 Hopper, M = 1, two threads", "× one thread", work)
     for name, at_least in (("m64n8k16.f32.f16.f16", 0.5), ("m16n8k16.f32.f16.f16.f32", 1.0)):
         instr = bitmma.instruction("Hopper", name)
         yield Row(
@@ -225,6 +244,14 @@ def _skinny(unit: Unit, m: int, scale: Scale) -> Work:
     )  # fmt: skip
 
 
+def _reading(unit: Unit, scale: Scale) -> Work:
+    """A product of one row reads B once: beside NumPy's search for the largest of B's bytes."""
+    n = scale.skinny
+    product = unit.product(1, n, n, _tiled(operands.normal, 512))
+    read = product.args[1].view(np.uint8).max
+    return beside(product, read, lambda mine, reading: reading / mine, macs=n * n)
+
+
 def _prepared(scale: Scale) -> Work:
     m, n, s = 8, scale.skinny, scale.n
     instr = bitmma.instruction(HOPPER_F16.gpu, HOPPER_F16.name)
@@ -238,12 +265,20 @@ def _prepared(scale: Scale) -> Work:
 
 
 def _threads(unit: Unit, scale: Scale) -> Work:
+    n = scale.n
+    return _both_cores(unit.product(n, n, n), n**3)
+
+
+def _skinny_threads(unit: Unit, scale: Scale) -> Work:
+    n = scale.skinny
+    return _both_cores(unit.product(1, n, n, _tiled(operands.normal, 512)), n * n)
+
+
+def _both_cores(product: functools.partial[Any], macs: int) -> Work:
     if (os.cpu_count() or 1) < 2:
         raise Unavailable("this machine has one core")
-    n = scale.n
-    product = unit.product(n, n, n)
     return beside(
-        functools.partial(product, threads=2), product, lambda two, one: one / two, macs=n**3,
+        functools.partial(product, threads=2), product, lambda two, one: one / two, macs=macs,
         clock=WALL,
     )  # fmt: skip
 

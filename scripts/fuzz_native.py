@@ -166,6 +166,8 @@ def place(rng: Rng, codes: Any, notes: list[str]) -> Any:
         case "gaps" | "inside":
             step = [1] * (codes.ndim - 2) + [2 if kind == "gaps" else 1] * 2
             room = [n * by + 2 for n, by in zip(codes.shape, step, strict=True)]
+            if math.prod(room) > 1 << 24:  # of a few elements with many or long dimensions
+                return codes
             big = rng.integers(0, 255, (*room, codes.itemsize), dtype=np.uint8)
             big = big.reshape(*room[:-1], -1).view(codes.dtype)
             ends = zip(codes.shape, step, strict=True)
@@ -233,6 +235,8 @@ def draw_call(rng: Rng) -> Call | None:
     if m is None:
         m = Meaning(tuple(widths), unit.model.group, unit.k, unit.block or 0)
     M, N = (int(pick(rng, (0, 1, 2, 3, 17, 40, 90))) for _ in range(2))
+    if chance(rng, 0.3):  # few rows and whole tiles: kernels read B's codes where they lie
+        M, N = int(rng.integers(1, 9)), int(pick(rng, (32, 64, 128, 131)))
     K = int(pick(rng, (0, 1, unit.k, unit.k, unit.k + 1, 2 * unit.k, 100)))
     if chance(rng, 0.02):
         K = 1 << 61  # as a repeated element; read_spec's widths still hold

@@ -32,7 +32,7 @@ def test_a_quick_run(tmp_path: Path) -> None:
     text = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
     document.write_text(text, encoding="utf-8")
     run(
-        "--quick", "--rows", "latency|NVFP4", "--isa", "plain",
+        "--quick", "--rows", "latency|NVFP4 K", "--isa", "plain",
         "--json", str(found), "--markdown", str(document),
     )  # fmt: skip
     data = json.loads(found.read_text(encoding="utf-8"))

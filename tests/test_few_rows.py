@@ -1,9 +1,10 @@
 """Products with few rows, which kernels compute straight from B's codes (src/native/codes.hpp).
 
 Exponents come from the upper bytes of codes there, which say what is to be known only where the
-largest is a whole field above 0, counted from the row's largest; bf16 needs numbers near each other
-and not too far from 1; specials, and whatever else, go the general way. Operands are drawn around
-all of that, and what they meet is counted. The judge is the exact evaluator.
+largest is a whole field above 0, counted from the row's largest; bf16 and tf32 need numbers near
+each other and not too far from 1, sums that one float64 is to hold, nearer ones still; specials,
+and whatever else, go the general way. Operands are drawn around all of that, and what they meet is
+counted. The judge is the exact evaluator.
 """
 
 import collections
@@ -16,10 +17,13 @@ import pytest
 from bitmma import _native, formats
 from bitmma.engine import cpu
 from bitmma.models import (
+    EFDPA,
     FMA,
+    GSTFDPA,
     GTRFDPA,
     RNE_FP16,
     RNE_FP32,
+    RNE_FP64,
     RZ_E8M13,
     STFDPA,
     TFDPA,
@@ -37,18 +41,25 @@ COLUMNS = (1, 15, 32, 64, 67, 130)
 LAYOUTS = ("rows", "columns", "spaced", "backward", "unaligned")
 UNITS: tuple[tuple[Model, str], ...] = (
     *((TFDPA(), f) for f in ("f16", "bf16", "e5m2", "e2m3", "tf32")),
-    *((TFDPA(32, 13, RZ_E8M13), f) for f in ("e4m3", "e5m2", "e3m2")),
+    *((TFDPA(32, 13, RZ_E8M13), f) for f in ("e4m3", "e5m2", "e3m2", "e2m1")),
     (TFDPA(8, 24, RNE_FP16, -20), "f16"),
     (TFDPA(4, 23), "bf16"),
     (STFDPA(32, 25), "e4m3"),
     (TRFDPA(8, 24, 31), "f16"),
     (TRFDPA(8, 24, 31), "bf16"),
-    (GTRFDPA(16, 24, 31), "fp8"),
+    *((TRFDPA(4, 24, 31), f) for f in ("tf32", "e4m3")),
+    *((GTRFDPA(16, 24, 31), f) for f in ("fp8", "bf8")),
+    (GTRFDPA(4, 24, 31), "tf32"),
+    (EFDPA(4), "f16"),
+    *((EFDPA(2), f) for f in ("f16", "bf16")),
+    (GSTFDPA(), "e2m1"),
+    (GSTFDPA(128, 32, 35), "e2m1"),
     (Lowered(32, TFDPA(16, 25), ((0, 1), (2, 3))), "e4m3"),
     (FTZMulAdd(4), "f16"),
     (FTZMulAdd(2), "bf16"),
     (FMA(), "f32"),
     (FMA(), "f16"),
+    (FMA(RNE_FP64), "f64"),
 )
 
 
@@ -67,15 +78,33 @@ def draw(rng: Rng, format: str, shape: tuple[int, int], low: int, high: int, odd
     codes[~np.isfinite(formats.decode(codes, fmt))] = 0
     codes[rng.random(shape) < odd] = 0
     codes[:, rng.random(shape[1]) < odd / 2] = 0  # whole columns
+    if fmt.dropped_bits:  # these say nothing
+        codes |= rng.integers(0, 1 << fmt.dropped_bits, shape).astype(fmt.code_dtype)
     return codes
 
 
 def special_codes(format: str) -> Codes:
     fmt = formats.get(format)
-    if fmt.width == 32:
-        return np.array([0x7FC00000, 0x7F800000, 0xFF800000], np.uint32)
+    if fmt.width >= 32:
+        return np.array([np.nan, np.inf, -np.inf], f"f{fmt.width // 8}").view(fmt.code_dtype)
     every = np.arange(1 << fmt.width).astype(fmt.code_dtype)
     return every[~np.isfinite(formats.decode(every, fmt))]
+
+
+#: Exponent fields of C.
+C_FIELDS = {"f16": (1, 20), "f32": (100, 140), "f64": (1000, 1040)}
+
+
+def draw_scales(rng: Rng, M: int, K: int, N: int, ue4m3: bool) -> tuple[Codes, Codes]:
+    """Near each other or not, a column's sometimes NaN or 0, in either layout."""
+    blocks, nan = (-(-K // 16), 127) if ue4m3 else (-(-K // 32), 255)
+    low, high = (40, 70) if ue4m3 else (110, 140)
+    if rng.random() < 0.3:
+        low, high = (0, 120) if ue4m3 else (60, 190)
+    rows, columns = (rng.integers(low, high, s, np.uint8) for s in ((M, blocks), (blocks, N)))
+    columns[-1, -1] = pick(rng, (low, low, nan, 0))
+    rows[0, 0] = pick(rng, (high, high, high, nan, 0))
+    return rows, laid(columns, pick(rng, LAYOUTS))
 
 
 def laid(x: Codes, layout: str) -> Codes:
@@ -94,8 +123,11 @@ def laid(x: Codes, layout: str) -> Codes:
 def compare(model: Model, format: str, k: int, *operands: Codes | None) -> Codes:
     """What every build gives, after comparing."""
     A, B, C, scale_a, scale_b = operands
-    scale, block = ("ue8m0", 32) if scale_a is not None else (None, None)
     assert A is not None and B is not None
+    scale, block = None, None
+    if scale_a is not None:
+        block = 32 if scale_a.shape[1] == -(-A.shape[1] // 32) else 16
+        scale = "ue4m3" if block == 16 else "ue8m0"
     spec = cpu._spec(model, format, format, model.d, k, scale, block)
     shape, dtype = (len(A), B.shape[1]), formats.get(model.d).code_dtype
     want = np.zeros(shape, dtype)
@@ -119,6 +151,8 @@ def test_bits(model: Model, format: str) -> None:
         M, N = int(rng.integers(1, 8)), pick(rng, COLUMNS)
         k = model.group * int(pick(rng, (1, 2)))
         K = int(pick(rng, (k, 3 * k, 3 * k - 1, 70)))
+        if isinstance(model, GSTFDPA):
+            k = 64 * max(1, model.L // 64)
         bias = min(fmt.bias, top)
         middle = int(pick(rng, (bias, bias, 2, 1, 0)))
         reach = int(pick(rng, (0, 1, 2, 6)))
@@ -133,13 +167,10 @@ def test_bits(model: Model, format: str) -> None:
             B[rng.integers(K), rng.integers(N)] = 1 << fmt.dropped_bits
         C = None
         if rng.random() < 0.7:
-            C = draw(rng, model.d, (M, N), *((100, 140) if model.d == "f32" else (1, 20)), 0.2)
+            C = draw(rng, model.d, (M, N), *C_FIELDS[model.d], 0.2)
         scales: list[Codes | None] = [None, None]
-        if isinstance(model, STFDPA):
-            blocks = -(-K // 32)
-            drawn = [rng.integers(110, 140, s, np.uint8) for s in ((M, blocks), (blocks, N))]
-            drawn[1][-1, -1] = pick(rng, (120, 120, 120, 255))
-            scales = [*drawn]
+        if isinstance(model, STFDPA | GSTFDPA):
+            scales = [*draw_scales(rng, M, K, N, isinstance(model, GSTFDPA) and model.G == 16)]
         D = compare(model, format, k, A, laid(B, layout), C, *scales)
         met[what] += 1
         met["finite"] += int(np.isfinite(formats.decode(D, formats.get(model.d))).sum())
@@ -166,16 +197,18 @@ class Edge:
 @pytest.mark.parametrize(("format", "model"), [
     ("f16", TFDPA()), ("bf16", TFDPA()), ("e4m3", TFDPA(16, 13, RZ_E8M13)), ("e5m2", TFDPA()),
     ("f16", TRFDPA(16, 24, 31)), ("f16", Lowered(32, TFDPA(16), ((0, 1), (2, 3)))),
+    ("tf32", TFDPA(8, 24)), ("fp8", GTRFDPA(16, 24, 31)), ("e3m2", TFDPA(16, 13, RZ_E8M13)),
 ])  # fmt: skip
 def test_exponents_just_told_and_not(format: str, model: Model) -> None:
     fmt = formats.get(format)
     rng = np.random.default_rng(3)
     margins: collections.Counter[int] = collections.Counter()
     N, k = 64, 16
-    base = (1 << fmt.exponent_bits) - 3 if format != "bf16" else 140
+    single = fmt.exponent_bits == 8
+    base = 140 if single else (1 << fmt.exponent_bits) - 3
     for _ in range(60):
         A, B = np.zeros((1, 2 * k), np.int64), np.zeros((2 * k, N), np.int64)
-        above = 70 if format == "bf16" else 0  # bf16 that is near 1 has no fields near 0
+        above = 70 if single else 0  # such numbers near 1 have no fields near 0
         for column in range(N):
             for g in range(2):
                 most = int(pick(rng, (0, 1, 2, 3, 5)))
@@ -200,23 +233,49 @@ def test_exponents_just_told_and_not(format: str, model: Model) -> None:
         b = np.where(B >= 0, b | rng.integers(1, 1 << fmt.mantissa_bits, B.shape), 0)
         if above:
             b[B <= 0] = 0
-        sign = rng.integers(0, 2, B.shape) << (fmt.width - 1)
-        codes = (x.astype(fmt.code_dtype) for x in (a, b | sign))
+        sign = rng.integers(0, 2, B.shape) << (fmt.width - fmt.dropped_bits - 1)
+        codes = ((x << fmt.dropped_bits).astype(fmt.code_dtype) for x in (a, b | sign))
         compare(model, format, 2 * k, *codes, None, None, None)
     assert all(margins[m] > 50 for m in (-2, -1, 0, 1)), margins
 
 
 @pytest.mark.parametrize("top", [-61, -60, -59, 0, 59, 60, 61])
 @pytest.mark.parametrize("span", [49, 50, 51])
-def test_how_far_bf16_may_reach(top: int, span: int) -> None:
-    """Both conditions on a block of bf16, just kept and just not; a row as far the other way."""
+@pytest.mark.parametrize("format", ["bf16", "tf32"])
+def test_how_far_bf16_and_tf32_may_reach(format: str, top: int, span: int) -> None:
+    """Both conditions on a block, just kept and just not; a row as far the other way."""
     rng = np.random.default_rng(top + 100 * span)
+    fmt = formats.get(format)
+    lowest = fmt.mantissa_bits + fmt.dropped_bits
     for layout in ("rows", "columns"):
-        B = draw(rng, "bf16", (32, 64), top + 127 - span, top + 127, 0)
-        B[3, 5], B[4, 5] = (top + 127) << 7 | 127, (top + 127 - span) << 7
-        A = draw(rng, "bf16", (2, 32), 127 - top - 50, 127 - top, 0.1)
-        compare(TFDPA(), "bf16", 16, A, laid(B, layout), None, None, None)
-        compare(TFDPA(16, 25, RNE_FP32), "bf16", 16, A, laid(B, layout), None, None, None)
+        B = draw(rng, format, (32, 64), top + 127 - span, top + 127, 0)
+        B[3, 5] = (top + 128 << lowest) - 1
+        B[4, 5] = (top + 127 - span) << lowest
+        A = draw(rng, format, (2, 32), 127 - top - 50, 127 - top, 0.1)
+        compare(TFDPA(), format, 16, A, laid(B, layout), None, None, None)
+        compare(TFDPA(16, 25, RNE_FP32), format, 16, A, laid(B, layout), None, None, None)
+
+
+@pytest.mark.parametrize(("model", "format"), [(EFDPA(4), "f16"), (EFDPA(2), "bf16")])
+def test_how_far_exact_sums_may_reach(model: EFDPA, format: str) -> None:
+    """Exponents of rows and columns as far apart as a float64 holds sums, one less, one more."""
+    rng = np.random.default_rng(23)
+    fmt = formats.get(format)
+    # Of 52 bits, what L products of 2 (mantissa + 1) bits leave for both spreads.
+    left = 52 - 2 * fmt.mantissa_bits - 2 - (model.L - 1).bit_length()
+    for more in (-1, 0, 1):
+        for row in (0, 5, left // 2):
+            A = draw(rng, format, (3, 64), fmt.bias - row, fmt.bias, 0)
+            reach = min(left + more - row, fmt.bias + 12)
+            B = draw(rng, format, (64, 64), fmt.bias + 12 - reach, fmt.bias + 12, 0)
+            A[:, 0], A[:, 1] = fmt.bias << fmt.mantissa_bits, (fmt.bias - row) << fmt.mantissa_bits
+            B[0] = (fmt.bias + 12) << fmt.mantissa_bits | 1
+            B[1] = (fmt.bias + 12 - reach) << fmt.mantissa_bits | 1
+            C = draw(rng, "f32", (3, 64), 60, 150, 0.1)
+            C[1, 3] = pick(rng, special_codes("f32"))
+            for layout in ("rows", "columns"):
+                compare(model, format, model.L, A, laid(B, layout), C, None, None)
+                compare(model, format, model.L, A, laid(B, layout), None, None, None)
 
 
 @pytest.mark.parametrize("format", ["f16", "bf16", "e4m3", "e5m2", "fp8"])
@@ -242,6 +301,7 @@ def test_many_positions() -> None:
     for format, model, k in (
         ("f16", TFDPA(), 16), ("e4m3", TFDPA(32, 13, RZ_E8M13), 32), ("bf16", TFDPA(), 15),
         ("f16", FTZMulAdd(4), 8), ("e4m3", Lowered(32, TFDPA(16), ((0, 1), (2, 3))), 32),
+        ("tf32", TFDPA(4, 24), 8), ("f16", EFDPA(4), 8), ("f64", FMA(RNE_FP64), 4),
     ):  # fmt: skip
         bias = formats.get(format).bias
         A = draw(rng, format, (1, 2101), bias - 3, bias + 2, 0.05)

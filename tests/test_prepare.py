@@ -51,6 +51,14 @@ def test_in_place_of_b(instr: bitmma.Instruction, layout: str) -> None:
     assert repr(copy) == f"<Prepared B of {instr.b}, (40, 70)>"
 
 
+@pytest.mark.parametrize("shape", [(1, 1), (3, 5, 7), (33, 65)])
+def test_it_begins_at_a_line_of_memory(shape: tuple[int, ...]) -> None:
+    P = bitmma.prepare(values("f16", shape), F16)
+    for made in (P, pickle.loads(pickle.dumps(P))):
+        assert made._codes.ctypes.data % 64 == 0 and made._codes.flags.c_contiguous
+        assert not made._codes.flags.writeable and made._codes.shape == shape
+
+
 def test_it_is_a_copy_and_serves_like_instructions() -> None:
     A, B = values("f16", (16, 16)), values("f16", (16, 8), 1)
     P = bitmma.prepare(B, ("H100", "m64n8k16.f32.f16.f16"))

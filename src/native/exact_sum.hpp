@@ -34,6 +34,23 @@ BITMMA_INLINE vd add_odd(vd a, vd b) {
 #endif
 }
 
+// A row of doubles against columns: of a panel, or of codes where they lie. `number` gives half a vector
+// of floats' columns, as doubles.
+struct DoublePanel {
+  const double *a, *b;
+  BITMMA_INLINE vd number(i64 p, int h) const { return load<vd>(b + p * columns + h * D); }
+};
+template <class Fields> struct DoublesFromCodes {
+  const double* a;
+  const u8* const* line;
+  i64 ahead;
+  Fields f;
+  BITMMA_INLINE vd number(i64 p, int h) const {
+    if (h == 0) fetch(line[p] + ahead, columns * i64(sizeof(typename Fields::Code)));
+    return to_double(half(f.numbers(line[p])(h / 2), h % 2));
+  }
+};
+
 // The sums of L products, as two doubles: high + low exactly, where low is at most half a unit in the
 // last place of high. Three ways. `L0` is L, or 0 where only the running program knows it.
 
@@ -41,9 +58,9 @@ BITMMA_INLINE vd add_odd(vd a, vd b) {
 template <int L0> struct OneDouble {
   static constexpr bool subnormal_results = true;
   i64 L;
-  BITMMA_INLINE void operator()(const double* a, const double* b, vd& high, vd& low) const {
-    high = splat(a[0]) * load<vd>(b), low = vd{};
-    for (i64 p = 1; p < (L0 ? L0 : L); ++p) high = multiply_add(splat(a[p]), load<vd>(b + p * columns), high);
+  template <class From> BITMMA_INLINE void operator()(const From& from, i64 p0, int h, vd& high, vd& low) const {
+    high = splat(from.a[p0]) * from.number(p0, h), low = vd{};
+    for (i64 p = p0 + 1; p < p0 + (L0 ? L0 : L); ++p) high = multiply_add(splat(from.a[p]), from.number(p, h), high);
   }
 };
 // f16's products, of any exponents, are multiples of 2^-48 below 2^32. Added to 1.5*2^42, a product is
@@ -53,11 +70,11 @@ template <int L0> struct OneDouble {
 template <int L0> struct OnGrid {
   static constexpr bool subnormal_results = false;  // c + a multiple of 2^-48 is not, unless it is c
   i64 L;
-  BITMMA_INLINE void operator()(const double* a, const double* b, vd& high, vd& low) const {
+  template <class From> BITMMA_INLINE void operator()(const From& from, i64 p0, int h, vd& high, vd& low) const {
     constexpr double origin = 0x1.8p42;
     vd sum = splat(origin), rest{};
-    for (i64 p = 0; p < (L0 ? L0 : L); ++p) {
-      vd x = splat(a[p]), y = load<vd>(b + p * columns);
+    for (i64 p = p0; p < p0 + (L0 ? L0 : L); ++p) {
+      vd x = splat(from.a[p]), y = from.number(p, h);
       vd next = multiply_add(x, y, sum);
       rest += multiply_add(x, y, sum - next);
       sum = next;
@@ -71,8 +88,8 @@ template <int L0> struct OnGrid {
 struct TwoSum {
   static constexpr bool subnormal_results = true;
   i64 L;
-  BITMMA_INLINE void operator()(const double* a, const double* b, vd& high, vd& low) const {
-    two_sum(splat(a[0]) * load<vd>(b), splat(a[1]) * load<vd>(b + columns), high, low);
+  template <class From> BITMMA_INLINE void operator()(const From& from, i64 p0, int h, vd& high, vd& low) const {
+    two_sum(splat(from.a[p0]) * from.number(p0, h), splat(from.a[p0 + 1]) * from.number(p0 + 1, h), high, low);
   }
 };
 
@@ -83,43 +100,41 @@ class ExactSum {
   // Where any L products sum exactly in float64, by the exponents that occur. With `q` such that all
   // products and c are multiples of 2^q, so are all sums; those below 2^(53+q) = limit are then exact,
   // and rounding them to float32 is the only rounding. True if all were that small.
-  bool quickly(const Strip& x, float* c, double limit) const {
-    if (L_ == 4) return quickly<4>(x, c, limit);
-    if (L_ == 2) return quickly<2>(x, c, limit);
-    return quickly<0>(x, c, limit);
+  template <class From> bool quickly(const From& from, i64 groups, float* c, double limit) const {
+    if (L_ == 4) return quickly<4>(from, groups, c, limit);
+    if (L_ == 2) return quickly<2>(from, groups, c, limit);
+    return quickly<0>(from, groups, c, limit);
   }
   // The same with any c.
-  void with_any_c(const Strip& x, float* c) const {
-    if (L_ == 4) chain(x, c, OneDouble<4>{L_});
-    else if (L_ == 2) chain(x, c, OneDouble<2>{L_});
-    else chain(x, c, OneDouble<0>{L_});
+  template <class From> void with_any_c(const From& from, i64 groups, float* c) const {
+    if (L_ == 4) chain(from, groups, c, OneDouble<4>{L_});
+    else if (L_ == 2) chain(from, groups, c, OneDouble<2>{L_});
+    else chain(from, groups, c, OneDouble<0>{L_});
   }
   // Any exponents.
-  void carefully(const Strip& x, float* c) const {
-    if (L_ == 4) chain(x, c, OnGrid<4>{L_});
-    else if (L_ == 2) chain(x, c, TwoSum{L_});
-    else chain(x, c, OnGrid<0>{L_});
+  template <class From> void carefully(const From& from, i64 groups, float* c) const {
+    if (L_ == 4) chain(from, groups, c, OnGrid<4>{L_});
+    else if (L_ == 2) chain(from, groups, c, TwoSum{L_});
+    else chain(from, groups, c, OnGrid<0>{L_});
   }
 
  private:
   static constexpr int at_once = 4;  // independent chains, to hide latency
 
-  template <int L0> bool quickly(const Strip& x, float* c, double limit) const {
+  template <int L0, class From> bool quickly(const From& from, i64 groups, float* c, double limit) const {
     bool all = true;
     for (int h0 = 0; h0 < halves; h0 += at_once) {
       vd d[at_once], largest[at_once] = {};
       for (int h = 0; h < at_once; ++h) d[h] = to_double(load<hf>(c + (h0 + h) * D));
-      for (i64 g = 0; g < x.groups; ++g) {
-        const double *a = x.a_wide + g * L_, *b = x.b_wide + g * L_ * columns + h0 * D;
-        for (int h = 0; h < at_once; ++h) {
+      for (i64 g = 0; g < groups; ++g)
+        unroll<at_once>([&](auto h) __attribute__((always_inline)) {
           vd sum, none;
-          OneDouble<L0>{L_}(a, b + h * D, sum, none);
+          OneDouble<L0>{L_}(from, g * L_, h0 + h, sum, none);
           vd s = sum + d[h];
           vd size = bits<vd>(bits<vl>(s) & i64(0x7FFFFFFFFFFFFFFF));
           largest[h] = size > largest[h] ? size : largest[h];
           d[h] = to_double(to_float(s));
-        }
-      }
+        });
       for (int h = 0; h < at_once; ++h) {
         store(c + (h0 + h) * D, to_float(d[h]));
         all &= !any((vl)(largest[h] >= limit));
@@ -134,16 +149,15 @@ class ExactSum {
   // size. So both T and r round to the same float unless the middle between two floats is as near, which
   // 29 bits show: a one, then zeros. (Subnormal floats lie wider apart: all of these count as near.) Near
   // ones are rounded to odd. A sum -0 becomes +0, as low never is -0. An Inf, which d may become, stays.
-  template <class Sum> static void chain(const Strip& x, float* c, Sum products) {
+  template <class From, class Sum> static void chain(const From& from, i64 groups, float* c, Sum products) {
     for (int h0 = 0; h0 < halves; h0 += at_once) {
       vd d[at_once];
       unroll<at_once>([&](auto h) { d[h] = to_double(load<hf>(c + (h0 + h) * D)); });
-      for (i64 g = 0; g < x.groups; ++g) {
-        const double *a = x.a_wide + g * products.L, *b = x.b_wide + g * products.L * columns + h0 * D;
+      for (i64 g = 0; g < groups; ++g) {
         vd high[at_once], low[at_once], r[at_once];
         vl near{};
         unroll<at_once>([&](auto h) __attribute__((always_inline)) {
-          products(a, b + h * D, high[h], low[h]);
+          products(from, g * products.L, h0 + h, high[h], low[h]);
           r[h] = (high[h] + d[h]) + low[h];
           near |= near_middle<Sum::subnormal_results>(r[h]);
         });
@@ -175,9 +189,9 @@ class ExactSumWalk {
  public:
   explicit ExactSumWalk(const Job& job)
       : job_(job), s_(*job.spec), layout_(s_, job.K), kernel_(s_), exact_(job),
-        rows_(job.a, s_.a), cols_(job.b.transposed(), s_.b) {
+        rows_(job.a, s_.a), cols_(job.b.transposed(), s_.b), codes_(s_.b) {
     i64 unit = layout_.padded_step > 512 ? s_.group : layout_.padded_step;
-    chunk_ = std::max<i64>(1, 128 / unit) * unit;
+    chunk_ = std::max<i64>(1, (job.M > 16 ? 128 : few_rows_chunk(job.b, s_.b.bytes())) / unit) * unit;
   }
   void run() {
     rows_.read(job_.a), cols_.read(job_.b.transposed());
@@ -195,7 +209,7 @@ class ExactSumWalk {
           spans[size_t(r)] = span_of(&a_.wide_exponent[size_t(r * rows_.stride())], rows_.stride());
         }
         for (i64 j0 = 0; j0 < job_.N; j0 += columns) {
-          block(i0, rows, j0, p0, p1, spans);
+          block(i0, rows, j0, p0, p1);
           if (!advance(job_, {i0, rows, j0, std::min<i64>(columns, job_.N - j0)}, p1 - p0, p1 == layout_.total)) return;
         }
       }
@@ -217,8 +231,72 @@ class ExactSumWalk {
     return x;
   }
 
-  void block(i64 i0, i64 rows, i64 j0, i64 p0, i64 p1, const std::vector<Span>& spans) {
+  // A row of C, or of what D has come to, and what the sums start from.
+  struct Start {
+    alignas(64) float before[columns], finite[columns];
+    Start(const Job& job, i64 i, i64 j0, i64 cols, bool start) {
+      Tile<float>::load_c(job, i, j0, cols, start, before);
+      for (int v = 0; v < NV; ++v) {
+        vf old = load<vf>(before + v * W);
+        // Inf and NaN stay as they are for now. -0 is +0: a zero sum is +0, even of zeros that are all -0.
+        store(finite + v * W, bits<vf>(bits<vi>(old) & (vi)(old - old == 0.0f)) + vf{});
+      }
+    }
+  };
+  // Whether every sum of L products is a double, where B's exponents span so many binades: from the lowest
+  // bit to the highest, significands, exponents' spread, carries.
+  bool near_enough(const Span& row, int span_b) const {
+    return row.width() + span_b + fraction() + 2 + log2_ceil(s_.L) <= 52;
+  }
+  int fraction() const { return s_.a.mantissa_bits + s_.b.mantissa_bits; }
+  // Then: no exponent of B is below lowest_b.
+  template <class From> void add_up(const From& from, i64 groups, const Span& row, int lowest_b, const float* finite, float* c) const {
+    std::memcpy(c, finite, sizeof(float) * columns);
+    int q = std::max(row.low + lowest_b - fraction(), -1000);
+    double limit = std::ldexp(1.0, 53 + q), grid = std::ldexp(1.0, std::clamp(-q, -1000, 1000));
+    bool on_grid = row.low < 0 && q >= -149;
+    vl off_grid{};
+    for (int h = 0; h < halves; ++h) {
+      vd y = to_double(load<hf>(c + h * D)) * splat(grid);
+      off_grid |= (vl)(truncate(y) != y);
+    }
+    on_grid &= !any(off_grid);
+    if (on_grid && kernel_.quickly(from, groups, c, limit)) return;
+    std::memcpy(c, finite, sizeof(float) * columns);
+    kernel_.with_any_c(from, groups, c);
+  }
+
+#if defined(BITMMA_HALF_CONVERSION)
+  static constexpr i64 few_rows = 6;  // for which a panel of doubles is not worth its filling
+  // Rows straight from B's codes, as in fused.hpp; how many were done.
+  i64 straight(i64 i0, i64 rows, i64 j0, i64 cols, i64 p0, i64 p1) {
+    if (rows > few_rows || !codes_.are_16_bits()) return 0;
+    if (!codes_.take(job_.b.transposed(), j0, cols, pos_.data(), p1 - p0) || !codes_.find_top()) return 0;
+    for (i64 r = 0; r < rows; ++r) {
+      const Span& row = spans_[size_t(r)];
+      if (a_.special[size_t(r)] || !near_enough(row, codes_.top() - codes_.low())) return r;
+      const Start start(job_, i0 + r, j0, cols, p0 == 0);
+      alignas(64) float c[columns];
+      codes_.with_fields([&](auto f) {
+        if constexpr (sizeof(typename decltype(f)::Code) == 2)
+          add_up(DoublesFromCodes<decltype(f)>{rows_.wide_row(r, a_), codes_.lines(), codes_.ahead(), f}, (p1 - p0) / s_.L, row, std::min(codes_.low(), 0), start.finite, c);
+      });
+      for (int v = 0; v < NV; ++v) {  // an Inf or NaN of c stays
+        vf old = load<vf>(start.before + v * W);
+        store(c + v * W, old - old != 0.0f ? old : load<vf>(c + v * W));
+      }
+      Tile<float>::store_c(job_, i0 + r, j0, cols, c);
+    }
+    return rows;
+  }
+#else
+  i64 straight(i64, i64, i64, i64, i64, i64) { return 0; }
+#endif
+
+  void block(i64 i0, i64 rows, i64 j0, i64 p0, i64 p1) {
     i64 cols = std::min<i64>(columns, job_.N - j0), n = p1 - p0;
+    const i64 done = straight(i0, rows, j0, cols, p0, p1);
+    if (done == rows) return;
     cols_.pack_panel(j0, cols, b_, false);
     cols_.wide_panel(b_);
     int widest_col = 0, lowest_col = 0;
@@ -235,46 +313,24 @@ class ExactSumWalk {
           lowest_col = std::min<int>(lowest_col, low[l]);
         }
     }
-    Strip x{};
-    x.groups = n / s_.L, x.b_wide = b_.wide_value.data();
-    const bool start = p0 == 0;
-    for (i64 r = 0; r < rows && !stopped(job_); ++r) {
+    const i64 groups = n / s_.L;
+    for (i64 r = done; r < rows && !stopped(job_); ++r) {
       i64 i = i0 + r;
-      alignas(64) float c[columns], before[columns], finite[columns];
-      Tile<float>::load_c(job_, i, j0, cols, start, before);
-      for (int v = 0; v < NV; ++v) {
-        vf old = load<vf>(before + v * W);
-        // Inf and NaN stay as they are for now. -0 is +0: a zero sum is +0, even of zeros that are all -0.
-        store(finite + v * W, bits<vf>(bits<vi>(old) & (vi)(old - old == 0.0f)) + vf{});
-      }
-      std::memcpy(c, finite, sizeof c);
-      x.a_wide = rows_.wide_row(r, a_);
-      // Lowest bit to highest of a sum of L products: significands, exponents' spread, carries.
-      const Span& row = spans[size_t(r)];
-      const int fraction = s_.a.mantissa_bits + s_.b.mantissa_bits;
-      if (row.width() + widest_col + fraction + 2 + log2_ceil(s_.L) <= 52) {
-        int q = std::max(row.low + lowest_col - fraction, -1000);
-        double limit = std::ldexp(1.0, 53 + q), grid = std::ldexp(1.0, std::clamp(-q, -1000, 1000));
-        bool on_grid = row.low < 0 && q >= -149;
-        vl off_grid{};
-        for (int h = 0; h < halves; ++h) {
-          vd y = to_double(load<hf>(c + h * D)) * splat(grid);
-          off_grid |= (vl)(truncate(y) != y);
-        }
-        on_grid &= !any(off_grid);
-        if (!on_grid || !kernel_.quickly(x, c, limit)) {
-          std::memcpy(c, finite, sizeof c);
-          kernel_.with_any_c(x, c);
-        }
+      const Start start(job_, i, j0, cols, p0 == 0);
+      alignas(64) float c[columns];
+      const DoublePanel from{rows_.wide_row(r, a_), b_.wide_value.data()};
+      if (near_enough(spans_[size_t(r)], widest_col)) {
+        add_up(from, groups, spans_[size_t(r)], lowest_col, start.finite, c);
       } else {
-        kernel_.carefully(x, c);
+        std::memcpy(c, start.finite, sizeof c);
+        kernel_.carefully(from, groups, c);
       }
       // An Inf or NaN among products decides (special_sum), unless the sum of the others has overflowed
       // to the other Inf meanwhile: only the order tells which came first. One of c stays, or meets it.
       vf special[NV] = {};
       if (a_.special[size_t(r)] || b_.special[0]) special_sums(r, n, special);
       for (int v = 0; v < NV; ++v) {
-        vf s = special[v], now = load<vf>(c + v * W), old = load<vf>(before + v * W);
+        vf s = special[v], now = load<vf>(c + v * W), old = load<vf>(start.before + v * W);
         vi decides = (vi)(s - s != 0.0f), had = (vi)(old - old != 0.0f);
         store(c + v * W, had ? (decides ? old + s : old) : decides ? s : now);
         vi both = (vi)(now - now != 0.0f) & (vi)(now != s) & (vi)(s == s) & decides & ~had;
@@ -302,6 +358,7 @@ class ExactSumWalk {
   Packed a_, b_;
   std::vector<i64> pos_;
   std::vector<Span> spans_;
+  Codes codes_;
   i64 chunk_;
 };
 

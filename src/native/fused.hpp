@@ -33,7 +33,9 @@ struct Panel {
   const float* b;   // panel values, [p][columns]
   const u8* b1;     // panel distances
 
-  BITMMA_INLINE vf value(i64 p, int v) const { return load<vf>(b + p * columns + v * W); }
+  BITMMA_INLINE auto numbers(i64 p) const {
+    return [from = b + p * columns](int v) __attribute__((always_inline)) { return load<vf>(from + v * W); };
+  }
   // The lowest distance of the n products from p on from the top: 255 where all are zero.
   BITMMA_INLINE vb nearest(i64 p, i64 n) const {
     const u32* a = a4 + p;
@@ -59,9 +61,10 @@ BITMMA_INLINE void cut_sum(const From& from, i64 p0, i64 n, const vf scale[nv], 
 #pragma GCC unroll 4
   for (i64 p = p0; p < p0 + n; ++p) {
     vf x = splat(from.a[p]);
+    const auto y = from.numbers(p);
     unroll<nv>([&](auto v) __attribute__((always_inline)) {
       // Unsigned: lanes beyond the matrix hold anything, and may wrap.
-      s[v] = (vi)((vu)s[v] + (vu)truncate(x * from.value(p, v) * scale[v]));
+      s[v] = (vi)((vu)s[v] + (vu)truncate(x * y(v) * scale[v]));
     });
   }
   unroll<nv>([&](auto v) { sum[v] = s[v]; });
@@ -240,12 +243,11 @@ template <class Kernel> class Walk {
   explicit Walk(const Job& job)
       : job_(job), s_(*job.spec), layout_(s_, job.K), kernel_(s_), exact_(job),
         rows_(job.a, s_.a), cols_(job.b.transposed(), s_.b), codes_(s_.b),
-        always_wide_(kernel_.always_wide()), straight_(job.M <= few_rows && codes_.serve() && s_.L % 4 == 0 && !always_wide_) {
+        always_wide_(kernel_.always_wide()), straight_(job.M <= few_rows && codes_.serve() && s_.L % (s_.family == Family::gtr ? 8 : 4) == 0 && !always_wide_) {
     unit_ = layout_.padded_step;
     if (unit_ > Operand::chunk_max - 64 || unit_ > 512) unit_ = s_.group;
-    // With few rows B is read once: by few lines of memory at a time, so that prefetching follows.
-    const bool along_k = job.b.row < job.b.col;
-    chunk_ = whole_steps(job.M > 16 ? always_wide_ ? wide_chunk_target : chunk_target : along_k ? 1024 : 32);
+    chunk_ = whole_steps(job.M > 16 ? always_wide_ ? wide_chunk_target : chunk_target
+                                    : few_rows_chunk(job.b, s_.b.bytes()));
   }
 
   void run() {
@@ -255,12 +257,13 @@ template <class Kernel> class Walk {
       done_wide_ = 0;
       if (p0 != p0_ || p1 != p1_) p0_ = p0, p1_ = p1, contiguous_ = layout_.positions(p0, p1, pos_);
       rows_.set_chunk(p0, p1, pos_.data(), contiguous_), cols_.set_chunk(p0, p1, pos_.data(), contiguous_);
+      if (job_.scale_a.data) find_blocks(p0, p1);
       for (i64 i0 = 0; i0 < job_.M; i0 += row_block) {
         i64 rows = std::min(row_block, job_.M - i0);
         rows_.pack_rows(i0, rows, a_, !always_wide_);
         if (by_floor() && rows >= LowBits::worth_while) low_bits_.take_rows(a_.value);
-        if (straight_) pair_rows(rows);
-        if (job_.scale_a.data) pack_scales(job_.scale_a, i0, rows, p0, p1, row_scale_, row_nan_);
+        if (straight_) join_rows(rows);
+        if (job_.scale_a.data) scale_rows(i0, rows);
         for (i64 j0 = 0; j0 < job_.N; j0 += columns) {
           block(i0, rows, j0, p0, p1);
           if (!advance(job_, {i0, rows, j0, std::min<i64>(columns, job_.N - j0)}, p1 - p0, p1 == layout_.total)) return;
@@ -282,10 +285,7 @@ template <class Kernel> class Walk {
   struct Extremes {
     i32 low = 1 << 20, least = 1 << 20, most = -(1 << 20);
     void take(i32 top, i32 lowest) { low = std::min(low, lowest), least = std::min(least, top), most = std::max(most, top); }
-    void shift(const i32* scales, i64 n) {
-      auto [s, t] = std::minmax_element(scales, scales + n);
-      low += *s, least += *s, most += *t;
-    }
+    void shift(i32 lowest, i32 highest) { low += lowest, least += lowest, most += highest; }
   };
 
   void block(i64 i0, i64 rows, i64 j0, i64 p0, i64 p1) {
@@ -305,7 +305,7 @@ template <class Kernel> class Walk {
     bool ready = false;
     vf together[LowBits::rows][NV];
     Strip x = strip(p0, p1, b_.top.data());
-    const bool any_nan = job_.scale_b.data && scale_columns(x, j0, cols, p0, p1, panel);
+    const bool any_nan = job_.scale_b.data && scale_columns(x, j0, cols, panel);
     Panel from{nullptr, nullptr, b_.value.data(), b_.distance.data()};
     const bool turned = s_.d.width == 32 && job_.d.row == 4 && job_.d.col != 4;
     const Job& at = turned ? stage(i0 + done, rows - done, j0, cols, p0 == 0) : job_;
@@ -383,22 +383,55 @@ template <class Kernel> class Walk {
   void meet(Strip& x, i64 r, const Extremes& panel) const {
     Extremes row;
     row.take(a_.top[size_t(r)], a_.low[size_t(r)]);
-    if (job_.scale_a.data) x.row_scale = &row_scale_[size_t(r * x.groups)], row.shift(x.row_scale, x.groups);
+    if (job_.scale_a.data) x.row_scale = &row_scale_[size_t(r * x.groups)], row.shift(row_scale_least_[size_t(r)], row_scale_most_[size_t(r)]);
     x.row_top = a_.top[size_t(r)];
     x.low = panel.low + row.low, x.least = panel.least + row.least, x.most = panel.most + row.most;
   }
   bool products_are_large(i64 r, i32 highest_b) const {
     return !(narrow_range(s_.a) && narrow_range(s_.b)) && a_.top[size_t(r)] + highest_b >= 126;
   }
-  // The scales of columns; whether one is NaN.
-  bool scale_columns(Strip& x, i64 j0, i64 cols, i64 p0, i64 p1, Extremes& panel) {
-    pack_scales(job_.scale_b.transposed(), j0, cols, p0, p1, scratch_, col_nan_);
-    col_scale_.assign(size_t(x.groups * columns), 0);
-    for (i64 g = 0; g < x.groups; ++g)
-      for (i64 j = 0; j < cols; ++j) col_scale_[size_t(g * columns + j)] = scratch_[size_t(j * x.groups + g)];
+  // Which block of scales a group has: -1 for those of K filled up, whose exponent is 0.
+  void find_blocks(i64 p0, i64 p1) {
+    const i64 blocks = (job_.K + s_.block - 1) / s_.block;
+    block_.resize(size_t((p1 - p0) / s_.L));
+    for (size_t g = 0; g < block_.size(); ++g) {
+      const i64 block = layout_.scale_block(p0 + i64(g) * s_.L, s_.block);
+      block_[g] = block < blocks ? block : -1;
+    }
+  }
+  // Exponents of the scales of rows, [row][group], of ue8m0; whether one of a row's is NaN.
+  void scale_rows(i64 i0, i64 rows) {
+    const i64 groups = i64(block_.size());
+    row_scale_.resize(size_t(rows * groups)), row_nan_.assign(size_t(rows), 0);
+    row_scale_least_.resize(size_t(rows)), row_scale_most_.resize(size_t(rows));
+    for (i64 r = 0; r < rows; ++r) {
+      i32* e = &row_scale_[size_t(r * groups)];
+      for (i64 g = 0; g < groups; ++g) {
+        const u8 code = block_[size_t(g)] < 0 ? u8(s_.scale.bias) : *job_.scale_a.at(i0 + r, block_[size_t(g)]);
+        e[g] = (code == 255 ? 0 : code) - s_.scale.bias, row_nan_[size_t(r)] |= code == 255;
+      }
+      auto [low, high] = std::minmax_element(e, e + groups);
+      row_scale_least_[size_t(r)] = *low, row_scale_most_[size_t(r)] = *high;
+    }
+  }
+  // Those of columns, [group][column]; whether one is NaN.
+  bool scale_columns(Strip& x, i64 j0, i64 cols, Extremes& panel) {
+    scale_lines_.find(job_.scale_b.transposed(), j0, cols, block_.data(), x.groups);
+    col_scale_.resize(size_t(x.groups * columns)), col_nan_.resize(columns);
+    ByteExtent extent;
+    vb nan{};
+    for (i64 g = 0; g < x.groups; ++g) {
+      alignas(64) u8 number[columns];
+      const vb code = block_[size_t(g)] < 0 ? vb{} + u8(s_.scale.bias) : load<vb>(scale_lines_.lines()[g]);
+      const vb is_nan = (vb)(code == 255), e = code & ~is_nan;
+      nan |= is_nan, extent.take(e), store(number, e);
+      for (int v = 0; v < NV; ++v) store(&col_scale_[size_t(g * columns + v * W)], widen(number + v * W) - s_.scale.bias);
+    }
+    store(col_nan_.data(), nan);
     x.col_scale = col_scale_.data();
-    panel.shift(scratch_.data(), i64(scratch_.size()));
-    return std::any_of(col_nan_.begin(), col_nan_.end(), [](u8 nan) { return nan != 0; });
+    auto [low, high] = extent.over(cols);
+    panel.shift(low - s_.scale.bias, high - s_.scale.bias);
+    return std::any_of(col_nan_.begin(), col_nan_.begin() + cols, [](u8 is) { return is != 0; });
   }
 
 #if defined(BITMMA_HALF_CONVERSION)
@@ -411,8 +444,8 @@ template <class Kernel> class Walk {
     Extremes panel;
     panel.take(codes_.top(), codes_.low());
     Strip x = strip(p0, p1, tops);
-    if (job_.scale_b.data && scale_columns(x, j0, cols, p0, p1, panel)) return 0;
-    scale_rows(rows, codes_.factor());
+    if (job_.scale_b.data && scale_columns(x, j0, cols, panel)) return 0;
+    bring_near(rows, codes_.factor());
     for (i64 r = 0; r < rows; ++r) {
       const bool row_nan = job_.scale_a.data && row_nan_[size_t(r)];
       if (a_.wide[size_t(r)] || a_.special[size_t(r)] || row_nan) return r;
@@ -422,39 +455,49 @@ template <class Kernel> class Walk {
       vf c[NV];
       load_c(job_, i0 + r, j0, cols, p0 == 0, c);
       auto holds = [&](auto fields) {
-        const FromCodes<decltype(fields)> from{&scaled_[at], &a_.distance4[at], &pairs_[at / 2], codes_.lines(),
-                                               codes_.top_field(), nearest_[size_t(r)]};
+        using Code = typename decltype(fields)::Code;
+        const FromCodes<decltype(fields)> from{&scaled_[at], &a_.distance4[at], &joined_[at / sizeof(Code)], codes_.lines(),
+                                               codes_.ahead(), codes_.top_field(), nearest_[size_t(r)], fields};
         return kernel_.template narrow<NV>(x, from, c) && from.clean();
       };
-      if (!(codes_.are_half() ? holds(HalfFields{}) : holds(UpperFields{}))) return r;
+      if (!codes_.with_fields(holds)) return r;
       store_c(job_, i0 + r, j0, cols, c);
     }
     return rows;
   }
   // Values of the rows, with a factor that the columns have in common.
-  void scale_rows(i64 rows, float factor) {
+  void bring_near(i64 rows, float factor) {
     if (factor == factor_) return;
     factor_ = factor;
     scaled_.resize(size_t(rows * rows_.stride()));
     for (size_t p = 0; p < scaled_.size(); p += W) store(&scaled_[p], load<vf>(&a_.value[p]) * factor);
   }
-  // Distances of the rows as FromCodes wants them: from each row's own largest exponent.
-  void pair_rows(i64 rows) {
+  // Distances of the rows as FromCodes wants them: from each row's own largest exponent, those of
+  // positions side by side in one word, as often as they fit.
+  void join_rows(i64 rows) {
     const i64 n = rows_.stride();
-    const int below = codes_.are_half() ? HalfFields::below : UpperFields::below;
-    pairs_.resize(size_t(rows * n / 2)), nearest_.resize(size_t(rows));
-    for (i64 r = 0; r < rows; ++r) {
-      const u32* far = &a_.distance4[size_t(r * n)];
-      const u32 near = nearest_[size_t(r)] = *std::min_element(far, far + n) & 255;
-      auto byte = [&](u32 distance4) { return distance4 == ~0u ? 255 : std::min<u32>(255, ((distance4 & 255) - near) << below); };
-      for (i64 p = 0; p < n; p += 2)
-        pairs_[size_t(r * n + p) / 2] = (byte(far[p]) | byte(far[p + 1]) << 8) * 0x10001u;
-    }
+    nearest_.resize(size_t(rows));
+    codes_.with_fields([&](const auto& f) {
+      constexpr i64 together = sizeof(typename std::decay_t<decltype(f)>::Code);
+      joined_.resize(size_t(rows * n / together));
+      for (i64 r = 0; r < rows; ++r) {
+        const u32* far = &a_.distance4[size_t(r * n)];
+        const u32 near = nearest_[size_t(r)] = *std::min_element(far, far + n) & 255;
+        for (i64 p = 0; p < n; p += together) {
+          u32 word = 0;
+          for (i64 byte = 0; byte < 4; ++byte) {
+            const u32 distance = far[p + byte % together] & 255;
+            word |= (distance == 255 ? 255 : std::min<u32>(255, (distance - near) << f.below)) << 8 * byte;
+          }
+          joined_[size_t((r * n + p) / together)] = word;
+        }
+      }
+    });
     factor_ = 0;  // the rows are new
   }
 #else
   i64 straight(i64, i64, i64, i64, i64, i64) { return 0; }
-  void pair_rows(i64) {}
+  void join_rows(i64) {}
 #endif
 
   bool by_floor() const {
@@ -477,20 +520,6 @@ template <class Kernel> class Walk {
       return kernel_.narrow_rows(x, from, low, low_bits_.panel(), c);
     }
     return false;
-  }
-
-  // Scales of `lines` lines: exponents [line][group], and whether one of a line's is NaN.
-  void pack_scales(const Mat& m, i64 l0, i64 lines, i64 p0, i64 p1, Array<i32>& out, Array<u8>& nan) {
-    i64 groups = (p1 - p0) / s_.L, blocks = (job_.K + s_.block - 1) / s_.block;
-    out.assign(size_t(lines * groups), 0), nan.assign(size_t(lines), 0);
-    for (i64 l = 0; l < lines; ++l)
-      for (i64 g = 0; g < groups; ++g) {
-        i64 block = layout_.scale_block(p0 + g * s_.L, s_.block);
-        if (block >= blocks) continue;
-        const u8 code = *m.at(l0 + l, block);  // of ue8m0
-        out[size_t(l * groups + g)] = (code == 255 ? 0 : code) - s_.scale.bias;
-        nan[size_t(l)] |= code == 255;
-      }
   }
 
   // Whether some product of the row with the panel may reach 2^128 (TR-FDPA, step 0).
@@ -557,8 +586,10 @@ template <class Kernel> class Walk {
   Job staged_;
   float factor_ = 0;
   Array<float> scaled_, tile_;
-  Array<u32> pairs_, nearest_;
-  Array<i32> row_scale_, col_scale_, scratch_;
+  Array<u32> joined_, nearest_;
+  Array<i32> row_scale_, row_scale_least_, row_scale_most_, col_scale_;
+  CodeLines<u8, columns> scale_lines_;
+  std::vector<i64> block_;
   Array<u8> row_nan_, col_nan_;
 };
 

@@ -21,7 +21,7 @@ class Grouped {
       scale_[code] = {y.e, factor, weight, y.kind != exact::zero, y.kind == exact::nan};
     }
     i64 unit = layout_.padded_step > 4096 ? s_.L : layout_.padded_step;
-    chunk_ = std::max<i64>(1, 512 / unit) * unit;
+    chunk_ = std::max<i64>(1, (job.M > 16 ? 512 : few_rows_chunk(job.b, 1)) / unit) * unit;
   }
 
   void run() {
@@ -29,19 +29,19 @@ class Grouped {
       start_ = p0 == 0;
       n_ = std::min(layout_.total, p0 + chunk_) - p0;
       groups_ = n_ / s_.G;
-      layout_.positions(p0, p0 + n_, pos_);
+      contiguous_ = layout_.positions(p0, p0 + n_, pos_);
       block_.resize(size_t(groups_));
       if (s_.block)
-        for (i64 g = 0; g < groups_; ++g) block_[size_t(g)] = layout_.scale_block(p0 + g * s_.G, s_.block);
+        for (i64 g = 0; g < groups_; ++g) {
+          const i64 block = layout_.scale_block(p0 + g * s_.G, s_.block);
+          block_[size_t(g)] = block < (job_.K + s_.block - 1) / s_.block ? block : -1;
+        }
       for (i64 i0 = 0; i0 < job_.M; i0 += row_block) {
         i64 rows = std::min(row_block, job_.M - i0);
-        pack<1>(job_.a, job_.scale_a, i0, rows, bias, a_);
+        pack_rows(i0, rows);
         for (i64 j0 = 0; j0 < job_.N; j0 += columns) {
           i64 cols = std::min<i64>(columns, job_.N - j0);
-          pack<columns>(job_.b.transposed(), job_.scale_b.transposed(), j0, cols, 0, b_);
-          correct();
-          panel_low_ = *std::min_element(b_.low.begin(), b_.low.begin() + cols);
-          panel_high_ = *std::max_element(b_.high.begin(), b_.high.begin() + cols);
+          pack_columns(j0, cols);
           for (i64 r = 0; r < rows; ++r) row(i0 + r, r, j0, cols);
           if (!advance(job_, {i0, rows, j0, cols}, n_, p0 + n_ == layout_.total)) return;
         }
@@ -56,7 +56,7 @@ class Grouped {
 
   struct Scale { i32 exponent; float factor, weight; bool counts, nan; };  // weight: see Lines
 
-  // Lines of one side: rows one after another (`side` 1) or `columns` of them side by side.
+  // Rows one after another, or `columns` columns side by side.
   struct Lines {
     Array<u32> quad;       // four doubled numbers as signed bytes; of rows, 12 more, unsigned
     Array<u32> nonzero;    // a bit for each product that counts; none under a zero scale
@@ -64,74 +64,140 @@ class Grouped {
     Array<float> factor;   // its significand
     Array<float> weight;   // the whole scale, where `low` and `high` are moderate
     Array<u8> nan;         // whether some scale of a line is NaN
-    Array<i32> low, high;  // exponents of a line's scales that count; 0 if none does
+    Array<i32> low, high;  // of rows: exponents of a line's scales that count; 0 if none does
   };
 
-  template <i64 side> void pack(const Mat& m, const Mat& scales, i64 l0, i64 lines, u32 plus, Lines& out) {
-    const i64 total = side == 1 ? lines : side, quads = n_ / 4;
-    auto at = [&](i64 line, i64 item, i64 items) { return size_t(side == 1 ? line * items + item : item * side + line); };
-    out.quad.resize(size_t(total * quads)), some_.resize(size_t(total * quads));
-    // Codes of the products of a quad, four bytes a lane, lanes along k or across lines.
-    const i64 across = side == 1 ? quads : columns;
-    codes_.assign(size_t(across), 0);
-    for (i64 outer = 0; outer < (side == 1 ? lines : quads); ++outer) {
-      if (side == 1) {
-        const u8* line = m.data + (l0 + outer) * m.row;
-        for (i64 q = 0; q < quads; ++q) codes_[size_t(q)] = four(line, m.col, &pos_[size_t(4 * q)]);
-      } else {
-        const i64* k = &pos_[size_t(4 * outer)];
-        if (m.row == 1 && *std::min_element(k, k + 4) >= 0) {
-          const u8 *x0 = m.at(l0, k[0]), *x1 = m.at(l0, k[1]), *x2 = m.at(l0, k[2]), *x3 = m.at(l0, k[3]);
-          for (i64 l = 0; l < lines; ++l) codes_[size_t(l)] = u32(x0[l]) | u32(x1[l]) << 8 | u32(x2[l]) << 16 | u32(x3[l]) << 24;
-        } else {
-          for (i64 l = 0; l < lines; ++l) codes_[size_t(l)] = four(m.data + (l0 + l) * m.row, m.col, k);
+  // Four codes a lane: the doubled numbers in their place.
+  BITMMA_INLINE static vu doubled(vu codes) {
+    alignas(16) static constexpr signed char number[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+    return bits<vu>(look_up(number, bits<vb>(codes & 0x0F0F0F0F)));
+  }
+  // A bit for each of four bytes that is not 0.
+  BITMMA_INLINE static vu not_zero(vu x) {
+    x = (((x & 0x7F7F7F7F) + 0x7F7F7F7F) | x) >> 7 & 0x01010101;
+    return (x | x >> 7 | x >> 14 | x >> 21) & 15;
+  }
+
+  void pack_rows(i64 i0, i64 rows) {
+    const i64 quads = n_ / 4;
+    a_.quad.resize(size_t(rows * quads + W)), codes_.resize(size_t(quads + W));
+    a_.nonzero.assign(size_t(rows * groups_ * words_), 0);
+    a_.exponent.assign(size_t(rows * groups_), 0), a_.factor.assign(size_t(rows * groups_), 1.0f);
+    a_.weight.assign(size_t(rows * groups_), 1.0f), a_.nan.assign(size_t(rows), 0);
+    a_.low.assign(size_t(rows), 0), a_.high.assign(size_t(rows), 0);
+    for (i64 r = 0; r < rows; ++r) {
+      const u8* line = job_.a.data + (i0 + r) * job_.a.row;
+      for (i64 q = 0; q < quads; ++q) codes_[size_t(q)] = four(line, job_.a.col, &pos_[size_t(4 * q)]);
+      i32 low = 1 << 20, high = -(1 << 20);
+      for (i64 g = 0; g < groups_; ++g) {
+        const i64 to = r * groups_ + g;
+        if (has_scale(g)) {
+          const Scale& y = scale_[*job_.scale_a.at(i0 + r, block_[size_t(g)])];
+          a_.nan[size_t(r)] |= y.nan;
+          a_.exponent[size_t(to)] = y.exponent, a_.factor[size_t(to)] = y.factor, a_.weight[size_t(to)] = y.weight;
+          if (y.counts && !y.nan) low = std::min(low, y.exponent), high = std::max(high, y.exponent);
+          if (!y.counts) continue;
+        }
+        for (i64 q = 0; q < quads_; ++q) {
+          const u32 x = codes_[size_t(g * quads_ + q)];
+          u32 some = 0;
+          for (int t = 0; t < 4; ++t) some |= u32((x >> (8 * t) & 7) != 0) << t;
+          a_.nonzero[size_t(to * words_ + q / 8)] |= some << q % 8 * 4;
         }
       }
-      for (i64 i = 0; i < across; i += W) {
-        vu x{}, w{}, some{};
-        std::memcpy(&x, &codes_[size_t(i)], sizeof(u32) * size_t(std::min<i64>(W, across - i)));
-        unroll<4>([&](auto t) __attribute__((always_inline)) {
-          vu code = x >> (8 * t), size = shift_right(splat_bits(0xC8643210), (vi)(code & 7) << 2) & 15;  // doubled
-          vu number = (code & 8) == 0 ? size : -size;
-          w |= ((number + plus) & 255) << (8 * t);
-          some |= size == 0 ? vu{} : splat_bits(1u << t);
-        });
-        const size_t to = size_t(outer * across + i);
-        std::memcpy(&out.quad[to], &w, sizeof(u32) * size_t(std::min<i64>(W, across - i)));
-        std::memcpy(&some_[to], &some, sizeof(u32) * size_t(std::min<i64>(W, across - i)));
-      }
+      if (low <= high) a_.low[size_t(r)] = low, a_.high[size_t(r)] = high;
+      for (i64 q = 0; q < quads; q += W)
+        store(&a_.quad[size_t(r * quads + q)], bits<vb>(doubled(load<vu>(&codes_[size_t(q)]))) + u8(bias));
     }
-    out.nonzero.assign(size_t(total * groups_ * words_), 0);
-    out.exponent.assign(size_t(total * groups_), 0), out.factor.assign(size_t(total * groups_), 1.0f);
-    out.weight.assign(size_t(total * groups_), 1.0f), out.nan.assign(size_t(total), 0);
-    out.low.assign(size_t(total), 1 << 20), out.high.assign(size_t(total), -(1 << 20));
-    const i64 blocks = s_.block ? (job_.K + s_.block - 1) / s_.block : 0;
-    counts_.resize(size_t(lines));
+  }
+  bool has_scale(i64 g) const { return job_.scale_a.data && block_[size_t(g)] >= 0; }
+
+  // What `plain` needs of columns. Where they lie along k, four codes are a word.
+  void pack_columns(i64 j0, i64 cols) {
+    const i64 quads = n_ / 4;
+    const Mat b = job_.b.transposed();
+    b_.quad.resize(size_t(quads * columns)), correction_.resize(size_t(groups_ * columns));
+    const bool along_k = contiguous_ && b.col == 1;
+    if (along_k) {
+      word_.resize(size_t(quads));
+      for (i64 q = 0; q < quads; ++q) word_[size_t(q)] = q;
+      quad_lines_.find({b.data + pos_[0], b.row, 4}, j0, cols, word_.data(), quads);
+    } else {
+      lines_.find(b, j0, cols, pos_.data(), n_);
+    }
     for (i64 g = 0; g < groups_; ++g) {
-      const bool scaled = scales.data && block_[size_t(g)] < blocks;
-      std::fill(counts_.begin(), counts_.end(), ~0u);
-      for (i64 l = 0; scaled && l < lines; ++l) {
-        const Scale& y = scale_[*scales.at(l0 + l, block_[size_t(g)])];
-        const size_t to = at(l, g, groups_);
-        out.nan[size_t(l)] |= y.nan, counts_[size_t(l)] = y.counts ? ~0u : 0;
-        out.exponent[to] = y.exponent, out.factor[to] = y.factor, out.weight[to] = y.weight;
-        if (y.counts && !y.nan) {
-          out.low[size_t(l)] = std::min(out.low[size_t(l)], y.exponent);
-          out.high[size_t(l)] = std::max(out.high[size_t(l)], y.exponent);
-        }
+      vi sum[NV] = {};  // 12 times that of the doubled numbers, in two int16 a lane
+      for (i64 q = g * quads_; q < (g + 1) * quads_; ++q) {
+        const u8* const* line = along_k ? nullptr : lines_.lines() + 4 * q;
+        unroll<NV>([&](auto v) __attribute__((always_inline)) {
+          vu x;
+          if (along_k) {
+            x = load<vu>(quad_lines_.lines()[q] + v * 4 * W);
+          } else {
+            auto codes = [&](int t) __attribute__((always_inline)) { return widen_codes<u8>(line[t] + v * W) << (8 * t); };
+            x = codes(0) | codes(1) | codes(2) | codes(3);
+          }
+          x = doubled(x);
+          store(&b_.quad[size_t(q * columns + v * W)], x);
+          sum[v] = add16(sum[v], dot4(bias * 0x01010101, (vi)x));
+        });
+        for (int t = 0; !along_k && t < 4; ++t) fetch(line[t] + lines_.ahead(), columns);
       }
-      for (i64 q = 0; q < quads_; ++q) {
-        const u32* some = &some_[at(0, g * quads_ + q, quads)];
-        u32* to = &out.nonzero[at(0, g * words_ + q / 8, groups_ * words_)];
-        const i64 next = side == 1 ? quads : 1, to_next = side == 1 ? groups_ * words_ : 1;
-        for (i64 l = 0; l < lines; ++l) to[l * to_next] |= (some[l * next] & counts_[size_t(l)]) << q % 8 * 4;
-      }
+      for (int v = 0; v < NV; ++v) store(&correction_[size_t(g * columns + v * W)], -pair_sum(sum[v]));
     }
-    for (i64 l = 0; l < total; ++l)
-      if (out.low[size_t(l)] > out.high[size_t(l)]) out.low[size_t(l)] = out.high[size_t(l)] = 0;
+    pack_column_scales(j0, cols);
+    detailed_ = false;
+  }
+  // Exponents grow with the codes, so that the least and the largest code tell how far they reach.
+  void pack_column_scales(i64 j0, i64 cols) {
+    panel_low_ = panel_high_ = 0, any_nan_ = false;
+    b_.weight.resize(size_t(groups_ * columns)), b_.nan.assign(columns, 0);
+    if (!job_.scale_b.data) return std::fill(b_.weight.begin(), b_.weight.end(), 1.0f);
+    const Decoder dec(s_.scale);
+    const vb all = vb{} + u8(dec.magnitude_mask()), one = bits<vb>(vu{} + (scale_[0].counts ? 0 : 0x01010101u));
+    const bool has_nan = scale_[dec.magnitude_mask()].nan;
+    ByteExtent extent;  // of codes less one where 0 does not count: it wraps
+    vb nan{};
+    scale_lines_.find(job_.scale_b.transposed(), j0, cols, block_.data(), groups_);
+    for (i64 g = 0; g < groups_; ++g) {
+      float* weight = &b_.weight[size_t(g * columns)];
+      if (!has_scale(g)) {
+        std::fill(weight, weight + columns, 1.0f);
+        continue;
+      }
+      const u8* code = scale_lines_.lines()[g];
+      for (int v = 0; v < NV; ++v) store(weight + v * W, dec.value(widen_codes<u8>(code + v * W)));
+      const vb x = load<vb>(code) & all, is_nan = has_nan ? (vb)(x == all) : vb{};
+      nan |= is_nan;
+      extent.most = maxu(extent.most, x & ~is_nan), extent.least = minu(extent.least, (x - one) | is_nan);
+    }
+    store(b_.nan.data(), nan);
+    any_nan_ = std::any_of(b_.nan.begin(), b_.nan.begin() + cols, [](u8 x) { return x != 0; });
+    auto [first, last] = extent.over(cols);
+    first += one[0];
+    if (first <= last) panel_low_ = scale_[first].exponent, panel_high_ = scale_[last].exponent;
+  }
+  // And what `fused` does.
+  void pack_details() {
+    if (detailed_) return;
+    detailed_ = true;
+    const size_t all = size_t(groups_ * columns);
+    b_.nonzero.assign(all * size_t(words_), 0), b_.exponent.assign(all, 0), b_.factor.assign(all, 1.0f);
+    for (i64 g = 0; g < groups_; ++g)
+      for (i64 q = 0; q < quads_; ++q)
+        for (int v = 0; v < NV; ++v) {
+          u32* to = &b_.nonzero[size_t((g * words_ + q / 8) * columns + v * W)];
+          const vu x = load<vu>(&b_.quad[size_t((g * quads_ + q) * columns + v * W)]);
+          store(to, load<vu>(to) | not_zero(x) << (q % 8 * 4));
+        }
+    for (i64 g = 0; g < groups_; ++g)
+      for (i64 j = 0; has_scale(g) && j < columns; ++j) {
+        const Scale& y = scale_[scale_lines_.lines()[g][j]];
+        b_.exponent[size_t(g * columns + j)] = y.exponent, b_.factor[size_t(g * columns + j)] = y.factor;
+        for (i64 w = 0; !y.counts && w < words_; ++w) b_.nonzero[size_t((g * words_ + w) * columns + j)] = 0;
+      }
   }
   static constexpr i32 moderate = 40;
-  BITMMA_INLINE static vu splat_bits(u32 x) { return vu{} + x; }
   BITMMA_INLINE static u32 four(const u8* line, i64 stride, const i64* k) {
     if (stride == 1 && k[0] >= 0 && k[3] == k[0] + 3) return load<u32>(line + k[0]);
     u32 w = 0;
@@ -139,20 +205,6 @@ class Grouped {
     return w;
   }
   float significand_unit() const { return bits<float>(u32(127 - s_.scale.mantissa_bits) << 23); }
-
-  // What takes 12 times the sum of a group's doubled b off again: an int16, the lower half of a lane.
-  void correct() {
-    correction_.resize(size_t(groups_ * columns));
-    for (i64 g = 0; g < groups_; ++g)
-      for (int v = 0; v < NV; ++v) {
-        vi sum{};
-        for (i64 q = 0; q < quads_; ++q) {
-          vi w = load<vi>(&b_.quad[size_t((g * quads_ + q) * columns + v * W)]);
-          sum += (w << 24 >> 24) + (w << 16 >> 24) + (w << 8 >> 24) + (w >> 24);
-        }
-        store(&correction_[size_t(g * columns + v * W)], -bias * sum);
-      }
-  }
 
   // Two int16 a lane: the products of four bytes, by pairs, at most 2 * 24 * 12 each.
   BITMMA_INLINE static vi dot4(u32 a, vi b) {
@@ -202,10 +254,10 @@ class Grouped {
       for (int v = 0; v < NV && v * W < cols; ++v) {
         const i32 lowest = start_ && step == 0 && s_.c.width == 16 ? -14 : -126;
         if (usual_ && span.holds(c[v])) c[v] = plain(r, v, step, c[v]);
-        else if (usual_) c[v] = fused(Usual{}, r, v, step, lowest, c[v]);
+        else if (pack_details(); usual_) c[v] = fused(Usual{}, r, v, step, lowest, c[v]);
         else c[v] = fused(Any{quads_, words_, per_step_}, r, v, step, lowest, c[v]);
       }
-    for (i64 j = 0; j < cols; ++j)
+    for (i64 j = 0; (any_nan_ || a_.nan[size_t(r)]) && j < cols; ++j)
       if (a_.nan[size_t(r)] || b_.nan[size_t(j)]) c[j / W][j % W] = NAN;
     store_c(job_, i, j0, cols, c);
   }
@@ -299,9 +351,12 @@ class Grouped {
   i32 e_zero_, mask_, panel_low_ = 0, panel_high_ = 0;
   bool usual_, start_ = true;
   i64 chunk_, n_ = 0, groups_ = 0;
-  std::vector<i64> pos_, block_;
+  std::vector<i64> pos_, block_, word_;  // block_: -1 where there is no scale
+  bool contiguous_ = false, detailed_ = false, any_nan_ = false;
   Lines a_, b_;
-  Array<u32> codes_, some_, counts_;
+  CodeLines<u8, columns> lines_, scale_lines_;
+  CodeLines<u32, columns> quad_lines_;
+  Array<u32> codes_;
   Array<i32> correction_;
   Scale scale_[256];
 };

@@ -240,18 +240,15 @@ class Operand {
     });
   }
 
-  // A panel's numbers without the panel: `use` is given what reads them. False if memory does not let it.
-  template <class Each, class Use> bool float_lines(i64 j0, i64 count, Each each, Use use) {
-    if (codes_.native()) {
-      codes_.find(m_, j0, count, pos_, n_);
-    } else {
-      if (m_.row != dec_.bytes || count != columns) return false;
-      line_.resize(size_t(n_));
-      for (i64 p = 0; p < n_; ++p) line_[size_t(p)] = pos_[p] < 0 ? zeros() : m_.at(j0, pos_[p]);
-    }
-    const u8* const* lines = codes_.native() ? codes_.lines() : line_.data();
-    with_floats([&](auto floats) { use(FromLines<decltype(floats), Each>{lines, dec_.bytes, floats, each}); });
-    return true;
+  // A panel's numbers without the panel: `use` is given what reads them.
+  template <class Each, class Use> void float_lines(i64 j0, i64 count, Each each, Use use) {
+    auto of = [&](auto& lines) {
+      lines.find(m_, j0, count, pos_, n_);
+      with_floats([&](auto floats) { use(FromLines<decltype(floats), Each>{lines.lines(), dec_.bytes, floats, each}); });
+    };
+    if (dec_.bytes == 1) of(bytes_);
+    else if (dec_.bytes == 2) of(halves_);
+    else of(words_);
   }
 
   static constexpr i64 chunk_max = 4096 + 64;
@@ -377,30 +374,25 @@ class Operand {
   }
 #if defined(BITMMA_HALF_CONVERSION)
   // A panel from codes that are clean: one pass, where memory lets it.
-  template <class Fields> bool unpack(Packed& out) {
+  template <class Fields> bool unpack(const Fields& f, Packed& out) {
     std::fill(out.top.begin(), out.top.end(), codes_.top()), std::fill(out.low.begin(), out.low.end(), codes_.low());
     const vf scale = splat(codes_.factor());
-    const vw furthest = splat16(u32(codes_.top_field()));
-    vw most{};
+    vb most{};
+    const i64 ahead = codes_.ahead();
     for (i64 p = 0; p < n_; ++p) {
       const u8* from = codes_.lines()[p];
       float* value = &out.value[size_t(p * columns)];
-      for (int v = 0; v < used_; ++v) store(value + v * W, Fields::value(from + v * 2 * W) * scale);
-      vw distance[2];
-      for (int h = 0; h < 2; ++h) {
-        vw size = load<vw>(from + h * 4 * W) & 0x7FFF, field = size >> Fields::mantissa;
-        most = max(most, size), field = field == 0 ? splat16(1) : field;
-        distance[h] = size == 0 ? splat16(255) : furthest - field;
-      }
-      store(&out.distance[size_t(p * columns)], to_bytes(distance[0], distance[1]));
-      fetch_next(from, 2 * columns);
+      const auto numbers = f.numbers(from);
+      for (int v = 0; v < used_; ++v) store(value + v * W, numbers(v) * scale);
+      most = maxu(most, codes_distances(f, from, &out.distance[size_t(p * columns)], codes_.top_field()));
+      fetch(from + ahead, columns * i64(sizeof(typename Fields::Code)));
     }
-    return !any((vw)(most >= splat16(Fields::special << 7)));
+    return !any(bits<vi>(subtract_saturating(most, vb{} + u8(f.special - 1))) != 0);
   }
   bool pack_directly(i64 j0, i64 count, Packed& out) {
     if (!codes_.serve() || !codes_.take(m_, j0, count, pos_, n_)) return false;
     used_ = int((count + W - 1) / W);
-    return codes_.are_half() ? unpack<HalfFields>(out) : unpack<UpperFields>(out);
+    return codes_.with_fields([&](const auto& f) { return unpack(f, out); });
   }
 #else
   bool pack_directly(i64, i64, Packed&) { return false; }
@@ -414,7 +406,7 @@ class Operand {
         vu x[W];
         for (i64 i = 0; i < W; ++i)
           x[i] = i < some ? widen_codes<T>(m_.at(first_ + j + i, pos_[p])) : vu{};
-        transpose(x);
+        transpose<W>(x);
         for (i64 i = 0; i < W; ++i) store(&code_[size_t((p + i) * columns + j)], x[i]);
       }
       for (i64 i = 0; i < some; ++i)
@@ -457,7 +449,9 @@ class Operand {
   i64 n_ = 0, stride_ = 0, first_ = 0, count_ = 0;
   int used_ = NV;  // vectors of a panel row that hold columns of the matrix
   const i64* pos_ = nullptr;
-  std::vector<const u8*> line_;
+  CodeLines<u8, columns> bytes_;
+  CodeLines<u16, columns> halves_;
+  CodeLines<u32, columns> words_;
   Array<u32> code_;
 };
 

@@ -81,10 +81,9 @@ template <> class Numbers<double> {
     }
   }
   template <class Each, class Use> bool lines(i64 j0, i64 count, Each, Use use) {
-    if (!direct_ || m_.row != 8 || count != Tile<double>::width) return false;
-    line_.resize(size_t(n_));
-    for (i64 p = 0; p < n_; ++p) line_[size_t(p)] = pos_[p] < 0 ? zeros() : m_.at(j0, pos_[p]);
-    use(FromLines{line_.data()});
+    if (!direct_) return false;
+    lines_.find(m_, j0, count, pos_, n_);
+    use(FromLines{lines_.lines()});
     return true;
   }
 
@@ -109,7 +108,7 @@ template <> class Numbers<double> {
   bool direct_;
   i64 n_ = 0;
   const i64* pos_ = nullptr;
-  std::vector<const u8*> line_;
+  CodeLines<u64, Tile<double>::width> lines_;
 };
 
 template <> class Numbers<float> {
@@ -120,7 +119,7 @@ template <> class Numbers<float> {
   i64 stride() const { return operand_.stride(); }
   template <class Each> void rows(i64 i0, i64 count, Array<float>& out, Each each) { operand_.float_rows(i0, count, out, each); }
   template <class Each> void panel(i64 j0, i64 count, Array<float>& out, Each each) { operand_.float_panel(j0, count, out, each); }
-  template <class Each, class Use> bool lines(i64 j0, i64 count, Each each, Use use) { return operand_.float_lines(j0, count, each, use); }
+  template <class Each, class Use> bool lines(i64 j0, i64 count, Each each, Use use) { return operand_.float_lines(j0, count, each, use), true; }
 
  private:
   Operand operand_;
@@ -133,9 +132,7 @@ template <class T, class V, class Ops> class FloatWalk {
       : job_(job), s_(*job.spec), layout_(s_, job.K), ops_(s_), rows_(job.a, s_.a),
         cols_(job.b.transposed(), s_.b) {
     i64 unit = layout_.padded_step > 4096 ? s_.group : layout_.padded_step;
-    // With few rows B is read once: by few lines of memory at a time, so that prefetching follows.
-    const bool along_k = job.b.row < job.b.col;
-    chunk_ = std::max<i64>(1, (job.M > 16 ? 256 : along_k ? 1024 : 32) / unit) * unit;
+    chunk_ = std::max<i64>(1, (job.M > 16 ? 256 : few_rows_chunk(job.b, s_.b.bytes())) / unit) * unit;
   }
   void run() {
     rows_.read(job_.a), cols_.read(job_.b.transposed());
@@ -157,9 +154,10 @@ template <class T, class V, class Ops> class FloatWalk {
 
  private:
   static constexpr int width = Tile<T>::width, lanes = Tile<T>::lanes;
-  static constexpr i64 few_rows = 4;                       // for which a panel is not worth its filling
+  static constexpr i64 few_rows = 8;                       // for which a panel is not worth its filling
   static constexpr i64 row_block = 252;                    // a multiple of at_once
   static constexpr int at_once = sizeof(vf) == 64 ? 6 : 2;  // rows whose c stays in registers
+  static constexpr int straight_at_once = sizeof(vf) == 64 ? 4 : 2;
 
   void block(i64 i0, i64 rows, i64 j0) {
     i64 cols = std::min<i64>(width, job_.N - j0), r = 0;
@@ -169,7 +167,7 @@ template <class T, class V, class Ops> class FloatWalk {
     };
     using std::integral_constant;
     if (rows <= few_rows && cols_.lines(j0, cols, operand, [&](const auto& from) {
-          by(from, integral_constant<int, 2>{}), by(from, integral_constant<int, 1>{});
+          by(from, integral_constant<int, straight_at_once>{}), by(from, integral_constant<int, 1>{});
         })) return;
     cols_.panel(j0, cols, b_, operand);
     const FromPanel from{b_.data()};

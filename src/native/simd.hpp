@@ -145,11 +145,29 @@ BITMMA_INLINE vd max(vd a, vd b) {
   return a > b ? a : b;
 #endif
 }
+BITMMA_INLINE vu max(vu a, vu b) {
+#if defined(__AVX512F__)
+  return (vu)_mm512_max_epu32((__m512i)a, (__m512i)b);
+#elif defined(__AVX2__)
+  return (vu)_mm256_max_epu32((__m256i)a, (__m256i)b);
+#else
+  return a > b ? a : b;
+#endif
+}
 BITMMA_INLINE vd min(vd a, vd b) {
 #if defined(__AVX512F__)
   return (vd)_mm512_min_pd((__m512d)a, (__m512d)b);
 #elif defined(__AVX2__)
   return (vd)_mm256_min_pd((__m256d)a, (__m256d)b);
+#else
+  return a < b ? a : b;
+#endif
+}
+BITMMA_INLINE vu min(vu a, vu b) {
+#if defined(__AVX512F__)
+  return (vu)_mm512_min_epu32((__m512i)a, (__m512i)b);
+#elif defined(__AVX2__)
+  return (vu)_mm256_min_epu32((__m256i)a, (__m256i)b);
 #else
   return a < b ? a : b;
 #endif
@@ -225,6 +243,17 @@ BITMMA_INLINE vb subtract_saturating(vb a, vb b) {
   return (vb)_mm256_subs_epu8((__m256i)a, (__m256i)b);
 #else
   return (a - b) & (vb)(a > b);
+#endif
+}
+// Of bytes below 16, what a table has in their places.
+BITMMA_INLINE vb look_up(const signed char table[16], vb index) {
+#if defined(__AVX512BW__)
+  return (vb)_mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i*)table)), (__m512i)index);
+#elif defined(__AVX2__)
+  return (vb)_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i*)table)), (__m256i)index);
+#else
+  for (int i = 0; i < 4 * W; ++i) index[i] = u8(table[index[i]]);
+  return index;
 #endif
 }
 // How many times lanes of x, as signed bytes, exceeded those of `limit`, counted on.
@@ -365,13 +394,12 @@ BITMMA_INLINE vi widen(const short* p) {  // W int16
 }
 #if defined(__F16C__)
 #define BITMMA_HALF_CONVERSION
-// 2W codes of T, zero-extended to 16 bits.
-template <class T> BITMMA_INLINE vw widen_to_16(const u8* p) {
-  if constexpr (sizeof(T) == 2) return load<vw>(p);
+// 2W bytes, their signs extended to 16 bits.
+BITMMA_INLINE vw extend_to_16(const u8* p) {
 #if defined(__AVX512BW__)
-  return (vw)_mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i*)p));
+  return (vw)_mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i*)p));
 #else
-  return (vw)_mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i*)p));
+  return (vw)_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)p));
 #endif
 }
 // The floats of half h of 2W f16 codes.
@@ -414,11 +442,12 @@ BITMMA_INLINE vb to_bytes(vw low, vw high) {
 #endif
 }
 #endif
-// A vector from W / N runs of N lanes, 1 or 2, each where from(run) says, and back.
-template <int N, class From> BITMMA_INLINE vu load_runs(From from) {
-  static_assert(W == N || W == 2 * N);
-  if constexpr (W == N) return load<vu>(from(0));
-  else return bits<vu>(join(load<hf>(from(0)), load<hf>(from(1))));
+template <class V> constexpr int lanes_of = int(sizeof(V) / sizeof(V{}[0]));
+// A vector of one or two runs of N lanes, each where from(run) says, and back.
+template <int N, class V = vu, class From> BITMMA_INLINE V load_runs(From from) {
+  static_assert(lanes_of<V> == N || lanes_of<V> == 2 * N);
+  if constexpr (lanes_of<V> == N) return load<V>(from(0));
+  else return bits<V>(join(load<hf>(from(0)), load<hf>(from(1))));
 }
 template <int N, class To> BITMMA_INLINE void store_runs(To to, vu x) {
   static_assert(W == N || W == 2 * N);
@@ -427,14 +456,15 @@ template <int N, class To> BITMMA_INLINE void store_runs(To to, vu x) {
 }
 // N vectors become their columns, run of N lanes by run: log2(N) rounds of interleaving the first half
 // with the second.
-template <int N = W> BITMMA_INLINE void transpose(vu x[N]) {
-  vu y[N];
+template <int N, class V> BITMMA_INLINE void transpose(V x[N]) {
+  constexpr int all = lanes_of<V>;
+  V y[N];
   for (int round = 1; round < N; round *= 2) {
     unroll<N / 2>([&](auto i) __attribute__((always_inline)) {
       [&]<int... L>(std::integer_sequence<int, L...>) __attribute__((always_inline)) {
-        y[2 * i] = __builtin_shufflevector(x[i], x[i + N / 2], (L / N * N + L % N / 2 + (L % 2) * W)...);
-        y[2 * i + 1] = __builtin_shufflevector(x[i], x[i + N / 2], (L / N * N + N / 2 + L % N / 2 + (L % 2) * W)...);
-      }(std::make_integer_sequence<int, W>{});
+        y[2 * i] = __builtin_shufflevector(x[i], x[i + N / 2], (L / N * N + L % N / 2 + (L % 2) * all)...);
+        y[2 * i + 1] = __builtin_shufflevector(x[i], x[i + N / 2], (L / N * N + N / 2 + L % N / 2 + (L % 2) * all)...);
+      }(std::make_integer_sequence<int, all>{});
     });
     for (int i = 0; i < N; ++i) x[i] = y[i];
   }
