@@ -364,7 +364,7 @@ class Operand {
     for (i64 p = 0; p < stride_; p += W) {
       vu x[W];
       for (i64 l = 0; l < W; ++l) x[l] = p + l < n_ ? widen_codes<T>(m_.at(line, pos_[p + l])) : vu{};
-      transpose(x);
+      transpose<W>(x);
       for (i64 l = 0; l < W; ++l) store(codes + l * stride_ + p, x[l]);
     }
   }

@@ -335,7 +335,7 @@ def _parity(bench: Bench) -> Reading:
 @_probe("bits kept of groups", "U and -U in lanes 0 and 2, U/2, U/4, … in lane 1")
 def _bits_of_groups(bench: Bench) -> Reading:
     if bench.k < 4:
-        return _not_fed(f"it needs four products, and there are {bench.k}")
+        return not_fed(f"it needs four products, and there are {bench.k}")
     return _bits(bench, "F_groups", (0, 2, 1), "a product beside lanes 0 and 2")
 
 
