@@ -137,13 +137,14 @@ BITMMA_INLINE CTerm c_term(vf c, i32 lowest, i32 e_zero) {
 
 // Whether each c is 0 or normal, from 2^lowest to below 2^highest.
 template <int nv> BITMMA_INLINE bool zero_or_within(const vf c[nv], i32 lowest, i32 highest) {
-  const vi floor = splat((lowest + 127) << 23), ceiling = splat((highest + 127) << 23);
-  vi bad{};
+  const vu below = vu{} + (u32(lowest + 127) << 23) - 1;
+  vu least = ~vu{};
+  vi most{};
   for (int v = 0; v < nv; ++v) {
-    vi size = bits<vi>(c[v]) & 0x7FFFFFFF;
-    bad |= ((vi)(size != 0) & (vi)(size < floor)) | (vi)(size >= ceiling);
+    const vi size = bits<vi>(c[v]) & 0x7FFFFFFF;
+    least = min(least, (vu)size - 1), most = max(most, size);  // of a 0, the largest
   }
-  return !any(bad);
+  return !any((vi)(min(least, below) != below) | (vi)(most >= ((highest + 127) << 23)));
 }
 
 // Part of a row of C, or of what D has come to, as floats: both are f32 or f16 (see half_or_single).
@@ -308,16 +309,19 @@ template <class Kernel> class Walk {
     const bool any_nan = job_.scale_b.data && scale_columns(x, j0, cols, panel);
     Panel from{nullptr, nullptr, b_.value.data(), b_.distance.data()};
     const bool turned = s_.d.width == 32 && job_.d.row == 4 && job_.d.col != 4;
-    const Job& at = turned ? stage(i0 + done, rows - done, j0, cols, p0 == 0) : job_;
+    const bool turned_c = turned && (p0 || (job_.c.data && s_.c.width == 32 && job_.c.row == 4));
+    const Job& at = turned ? stage(i0 + done, rows - done, j0, cols, p0 == 0, turned_c) : job_;
+    // Rows of the tile are read and written as a whole.
+    const i64 cols_c = turned_c ? columns : cols, cols_d = turned ? columns : cols;
     vf next[NV];
-    load_c(at, i0 + done, j0, cols, p0 == 0, next);
+    load_c(at, i0 + done, j0, cols_c, p0 == 0, next);
     for (i64 r = done; r < rows && !stopped(job_); ++r) {
       i64 i = i0 + r;
       vf c[NV], before[NV];
       for (int v = 0; v < NV; ++v) c[v] = before[v] = next[v];
       // Before this row is stored: where rows of D are pages apart, the load would wait for the store.
-      if (r + 1 < rows) load_c(at, i + 1, j0, cols, p0 == 0, next);
-      if (r + ahead < rows) fetch_c(at, i + ahead, j0, p0 == 0);
+      if (r + 1 < rows) load_c(at, i + 1, j0, cols_c, p0 == 0, next);
+      if (!turned && r + ahead < rows) fetch_c(at, i + ahead, j0, p0 == 0);
       bool wide = panel_wide || a_.wide[size_t(r)];
       if (Kernel::products_may_overflow && (wide || products_are_large(r, highest_b)) && overflows(r)) {
         redo_all(at, i, j0, cols, p0, p1);
@@ -326,7 +330,7 @@ template <class Kernel> class Walk {
       meet(x, r, panel);
       from.a = &a_.value[size_t(r * rows_.stride())], from.a4 = &a_.distance4[size_t(r * rows_.stride())];
       const i64 place = r % LowBits::rows;
-      if (by_floor && place == 0) ready = r + LowBits::rows <= rows && rows_together(x, from, at, i, r, j0, cols, together);
+      if (by_floor && place == 0) ready = r + LowBits::rows <= rows && rows_together(x, from, at, i, r, j0, cols_c, together);
       auto narrow = [&] {
         if (ready) std::memcpy(c, together[place], sizeof c);
         return ready || (!wide && (cols <= few * W ? kernel_.template narrow<few>(x, from, c) : kernel_.template narrow<NV>(x, from, c)));
@@ -343,7 +347,7 @@ template <class Kernel> class Walk {
         }
         const bool some = any(infinite);
         if (!any(number)) {
-          if (p0 == 0) store_c(at, i, j0, cols, before);
+          if (p0 == 0) store_c(at, i, j0, cols_d, before);
           continue;
         }
         special |= some;
@@ -357,18 +361,19 @@ template <class Kernel> class Walk {
         }
       }
       if (special) apply_specials(i, r, j0, cols, p0, p1, row_nan, before, c);
-      store_c(at, i, j0, cols, c);
+      store_c(at, i, j0, cols_d, c);
     }
     if (turned) turn_block<true>({job_.d.at(i0 + done, j0), job_.d.row, job_.d.col}, rows - done, cols, tile_.data());
   }
   // The job with this block's C and D in a tile, where rows are as kernels want them.
-  const Job& stage(i64 i0, i64 rows, i64 j0, i64 cols, bool start) {
+  const Job& stage(i64 i0, i64 rows, i64 j0, i64 cols, bool start, bool turn_c) {
     tile_.resize(size_t(rows * columns));
+    if (cols < columns) std::fill(tile_.begin(), tile_.end(), 0.0f);
     staged_.spec = job_.spec, staged_.c = job_.c;  // which is all, with D, that is asked of it
     const i64 row = 4 * columns, before = i0 * row + j0 * 4;
     staged_.d = {reinterpret_cast<u8*>(reinterpret_cast<std::uintptr_t>(tile_.data()) - std::uintptr_t(before)), row, 4};
     const Mat& from = start ? job_.c : job_.d;
-    if (start && !(from.data && s_.c.width == 32 && from.row == 4)) return staged_;
+    if (!turn_c) return staged_;
     turn_block<false>({from.at(i0, j0), from.row, from.col}, rows, cols, tile_.data());
     staged_.c = staged_.d;
     return staged_;

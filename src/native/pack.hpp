@@ -347,12 +347,13 @@ class Operand {
     vi s = (y & i32(0x80000000)) | 0x7F800000 | (nan & 0x400000);
     return bits<vf>((spec & s) | (~spec & y));
   }
-  // Codes of row i of `count`, gathered row by row or, where they lie side by side, by W rows at a time.
+  // Codes of row i of `count`, gathered row by row or, where they lie side by side, some rows at a time.
+  static constexpr int some_rows = W < 8 ? W : 8;
   const u32* row_codes(i64 i, i64 count) {
-    const i64 first = i / W * W;
-    code_.resize(size_t(W * stride_));
+    const i64 first = i / some_rows * some_rows;
+    code_.resize(size_t(some_rows * stride_));
     u32* codes = code_.data();
-    if (!contiguous_ || m_.row != dec_.bytes || first + W > count) return gather_line(first_ + i, codes), codes;
+    if (!contiguous_ || m_.row != dec_.bytes || first + some_rows > count) return gather_line(first_ + i, codes), codes;
     if (i == first) {
       if (dec_.bytes == 1) turn_rows<u8>(first_ + first, codes);
       else if (dec_.bytes == 2) turn_rows<u16>(first_ + first, codes);
@@ -361,11 +362,16 @@ class Operand {
     return codes + (i - first) * stride_;
   }
   template <class T> void turn_rows(i64 line, u32* codes) const {
+    constexpr int N = some_rows;
     for (i64 p = 0; p < stride_; p += W) {
-      vu x[W];
-      for (i64 l = 0; l < W; ++l) x[l] = p + l < n_ ? widen_codes<T>(m_.at(line, pos_[p + l])) : vu{};
-      transpose<W>(x);
-      for (i64 l = 0; l < W; ++l) store(codes + l * stride_ + p, x[l]);
+      vu x[N];
+      for (i64 l = 0; l < N; ++l)
+        x[l] = widen_runs<N, T>([&](int run) {
+          const i64 at = p + run * N + l;
+          return at < n_ ? static_cast<const u8*>(m_.at(line, pos_[at])) : zeros();
+        });
+      transpose<N>(x);
+      for (i64 l = 0; l < N; ++l) store(codes + l * stride_ + p, x[l]);
     }
   }
   void gather_line(i64 line, u32* code) const {

@@ -449,25 +449,47 @@ template <int N, class V = vu, class From> BITMMA_INLINE V load_runs(From from) 
   if constexpr (lanes_of<V> == N) return load<V>(from(0));
   else return bits<V>(join(load<hf>(from(0)), load<hf>(from(1))));
 }
+// The same of codes of T, zero-extended.
+template <int N, class T, class From> BITMMA_INLINE vu widen_runs(From from) {
+  static_assert(W == N || W == 2 * N);
+  if constexpr (W == N) return widen_codes<T>(from(0));
+  typedef T codes __attribute__((vector_size(N * sizeof(T))));
+  typedef u32 words __attribute__((vector_size(N * sizeof(u32))));
+  auto run = [&](int i) { return __builtin_convertvector(load<codes>(from(i)), words); };
+  if constexpr (W == 2 * N) return bits<vu>(join(bits<hf>(run(0)), bits<hf>(run(1))));
+}
 template <int N, class To> BITMMA_INLINE void store_runs(To to, vu x) {
   static_assert(W == N || W == 2 * N);
   if constexpr (W == N) store(to(0), x);
   else store(to(0), half(bits<vf>(x), 0)), store(to(1), half(bits<vf>(x), 1));
 }
-// N vectors become their columns, run of N lanes by run: log2(N) rounds of interleaving the first half
-// with the second.
+// N vectors become their columns, run of N lanes by run. First squares that lie within 16 bytes of each
+// vector, by rounds of interleaving, for which CPUs have one instruction; then squares change places.
 template <int N, class V> BITMMA_INLINE void transpose(V x[N]) {
-  constexpr int all = lanes_of<V>;
+  constexpr int all = lanes_of<V>, per_16 = 16 * all / int(sizeof(V)), S = N < per_16 ? N : per_16;
   V y[N];
-  for (int round = 1; round < N; round *= 2) {
+  for (int round = 1; round < S; round *= 2) {
     unroll<N / 2>([&](auto i) __attribute__((always_inline)) {
+      constexpr int in = i % (S / 2), from = i / (S / 2) * S + in, to = from + in;
       [&]<int... L>(std::integer_sequence<int, L...>) __attribute__((always_inline)) {
-        y[2 * i] = __builtin_shufflevector(x[i], x[i + N / 2], (L / N * N + L % N / 2 + (L % 2) * all)...);
-        y[2 * i + 1] = __builtin_shufflevector(x[i], x[i + N / 2], (L / N * N + N / 2 + L % N / 2 + (L % 2) * all)...);
+        y[to] = __builtin_shufflevector(x[from], x[from + S / 2], (L / S * S + L % S / 2 + (L % 2) * all)...);
+        y[to + 1] = __builtin_shufflevector(x[from], x[from + S / 2], (L / S * S + S / 2 + L % S / 2 + (L % 2) * all)...);
       }(std::make_integer_sequence<int, all>{});
     });
     for (int i = 0; i < N; ++i) x[i] = y[i];
   }
+  constexpr int exchanges = __builtin_ctz(N / S);
+  unroll<exchanges>([&](auto e) __attribute__((always_inline)) {
+    constexpr int d = S << e;
+    unroll<N / 2>([&](auto i) __attribute__((always_inline)) {
+      constexpr int at = i / d * 2 * d + i % d;
+      const V a = x[at], b = x[at + d];
+      [&]<int... L>(std::integer_sequence<int, L...>) __attribute__((always_inline)) {
+        x[at] = __builtin_shufflevector(a, b, (L & d ? L - d + all : L)...);
+        x[at + d] = __builtin_shufflevector(a, b, (L & d ? L + all : L + d)...);
+      }(std::make_integer_sequence<int, all>{});
+    });
+  });
 }
 BITMMA_INLINE void store_bytes(u8* p, vi x) {  // of lanes 0..255
 #if defined(__AVX512F__)
