@@ -332,3 +332,25 @@ def test_few_columns(model: Model) -> None:
                 met["finite"] += int(np.isfinite(values).sum())
                 met["special"] += int((~np.isfinite(values)).sum())
     assert min(met["finite"], met["special"]) > 100, met
+
+
+@pytest.mark.parametrize(
+    ("model", "format"),
+    [(TFDPA(32, 13, RZ_E8M13), "e4m3"), (TFDPA(), "bf16"), (TFDPA(8, 25), "tf32")],
+)
+def test_rows_that_begin_anywhere_in_a_line_of_memory(model: Model, format: str) -> None:
+    """Many columns, as far apart as lines are: the first tile is as wide as leads to one."""
+    rng = np.random.default_rng(21)
+    bias = formats.get(format).bias
+    A, B = (draw(rng, format, shape, bias - 3, bias + 2, 0.1) for shape in ((2, 70), (70, 1090)))
+    C = draw(rng, "f32", (2, 1090), 120, 130, 0.1)
+    B[40, [3, 500]] = special_codes(format)[0]  # these tiles go the general way
+    size, row = B.itemsize, 1090 * B.itemsize // 64 * 64 + 64
+    met = set()
+    for offset in (0, size, 16, 32, 64 - size):
+        memory = np.empty(70 * row + 128, np.uint8)
+        start = -memory.ctypes.data % 64 + offset
+        here = np.ndarray(B.shape, B.dtype, memory.data, start, (row, size))
+        here[...] = B
+        met.add(compare(model, format, 32, A, here, C, None, None).tobytes())
+    assert len(met) == 1

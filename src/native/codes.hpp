@@ -78,7 +78,8 @@ template <class T, i64 width> class CodeLines {
   void gather(const Mat& m, i64 j0, i64 count, const i64* pos, i64 n) {
     for (i64 p = 0; p < n; ++p) {
       T* to = &buffer_[size_t(p * width)];
-      for (i64 j = 0; pos[p] >= 0 && j < count; ++j) std::memcpy(to + j, m.at(j0 + j, pos[p]), sizeof(T));
+      if (pos[p] >= 0 && m.row == sizeof(T)) std::memcpy(to, m.at(j0, pos[p]), size_t(count) * sizeof(T));
+      else for (i64 j = 0; pos[p] >= 0 && j < count; ++j) std::memcpy(to + j, m.at(j0 + j, pos[p]), sizeof(T));
       std::fill(to + (pos[p] < 0 ? 0 : count), to + width, T(0));
     }
   }
@@ -157,6 +158,17 @@ struct ByteExtent {
     return {*std::min_element(low, low + cols), *std::max_element(high, high + cols)};
   }
 };
+
+// How wide the first tile is to be for all that follow it to begin at a line of memory, where codes of
+// every position do so together: a vector across two lines costs twice. What a narrow tile costs more is
+// little where it is one of many.
+inline i64 columns_to_line(const Mat& m, i64 bytes, i64 count) {
+  constexpr i64 line = 64;
+  const i64 lead = i64(-reinterpret_cast<std::uintptr_t>(m.data) % line);
+  if (m.row != bytes || m.col % line || lead % bytes || count < 16 * columns) return columns;
+  const i64 first = lead / bytes % columns;
+  return first ? first : columns;
+}
 
 // With few rows B is read once: by few lines of memory at a time, so that fetching follows; along k, by
 // as many positions as a buffer in the cache holds.

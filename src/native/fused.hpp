@@ -253,6 +253,7 @@ template <class Kernel> class Walk {
 
   void run() {
     rows_.read(job_.a), cols_.read(job_.b.transposed());
+    const i64 first = straight_ ? columns_to_line(job_.b.transposed(), s_.b.bytes(), job_.N) : columns;
     for (i64 p0 = 0, next = chunk_; p0 < layout_.total; p0 = p1_) {
       const i64 p1 = std::min(layout_.total, p0 + next);
       done_wide_ = 0;
@@ -265,9 +266,10 @@ template <class Kernel> class Walk {
         if (by_floor() && rows >= LowBits::worth_while) low_bits_.take_rows(a_.value);
         if (straight_) join_rows(rows);
         if (job_.scale_a.data) scale_rows(i0, rows);
-        for (i64 j0 = 0; j0 < job_.N; j0 += columns) {
-          block(i0, rows, j0, p0, p1);
-          if (!advance(job_, {i0, rows, j0, std::min<i64>(columns, job_.N - j0)}, p1 - p0, p1 == layout_.total)) return;
+        for (i64 j0 = 0, cols = first; j0 < job_.N; j0 += cols, cols = columns) {
+          cols = std::min(cols, job_.N - j0);
+          block(i0, rows, j0, cols, p0, p1);
+          if (!advance(job_, {i0, rows, j0, cols}, p1 - p0, p1 == layout_.total)) return;
         }
       }
       // The next ones are likely to be as wide as these.
@@ -289,8 +291,7 @@ template <class Kernel> class Walk {
     void shift(i32 lowest, i32 highest) { low += lowest, least += lowest, most += highest; }
   };
 
-  void block(i64 i0, i64 rows, i64 j0, i64 p0, i64 p1) {
-    const i64 cols = std::min<i64>(columns, job_.N - j0);
+  void block(i64 i0, i64 rows, i64 j0, i64 cols, i64 p0, i64 p1) {
     const i64 done = straight_ ? straight(i0, rows, j0, cols, p0, p1) : 0;
     if (done == rows) return;
     cols_.pack_panel(j0, cols, b_, !always_wide_);

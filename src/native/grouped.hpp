@@ -51,14 +51,14 @@ class Grouped {
 
  private:
   static constexpr i64 row_block = 256;
-  // x86 multiplies unsigned by signed bytes: a goes in as 2a + 12, and 12 * sum(2b) comes off again.
+  // x86 multiplies unsigned by signed bytes: b goes in as 2b + 12, and 12 * sum(2a) comes off again.
   static constexpr int bias = 12;
 
   struct Scale { i32 exponent; float factor, weight; bool counts, nan; };  // weight: see Lines
 
   // Rows one after another, or `columns` columns side by side.
   struct Lines {
-    Array<u32> quad;       // four doubled numbers as signed bytes; of rows, 12 more, unsigned
+    Array<u32> quad;       // four doubled numbers as signed bytes; of columns, 12 more, unsigned
     Array<u32> nonzero;    // a bit for each product that counts; none under a zero scale
     Array<i32> exponent;   // of the scale
     Array<float> factor;   // its significand
@@ -81,7 +81,7 @@ class Grouped {
   void pack_rows(i64 i0, i64 rows) {
     const i64 quads = n_ / 4;
     a_.quad.resize(size_t(rows * quads + W)), codes_.resize(size_t(quads + W));
-    a_.nonzero.assign(size_t(rows * groups_ * words_), 0);
+    a_.nonzero.assign(size_t(rows * groups_ * words_), 0), correction_.resize(size_t(rows * groups_));
     a_.exponent.assign(size_t(rows * groups_), 0), a_.factor.assign(size_t(rows * groups_), 1.0f);
     a_.weight.assign(size_t(rows * groups_), 1.0f), a_.nan.assign(size_t(rows), 0);
     a_.low.assign(size_t(rows), 0), a_.high.assign(size_t(rows), 0);
@@ -107,7 +107,13 @@ class Grouped {
       }
       if (low <= high) a_.low[size_t(r)] = low, a_.high[size_t(r)] = high;
       for (i64 q = 0; q < quads; q += W)
-        store(&a_.quad[size_t(r * quads + q)], bits<vb>(doubled(load<vu>(&codes_[size_t(q)]))) + u8(bias));
+        store(&a_.quad[size_t(r * quads + q)], doubled(load<vu>(&codes_[size_t(q)])));
+      for (i64 g = 0; g < groups_; ++g) {
+        i32 sum = 0;
+        for (i64 q = g * quads_; q < (g + 1) * quads_; ++q)
+          for (int t = 0; t < 4; ++t) sum += i8(a_.quad[size_t(r * quads + q)] >> 8 * t);
+        correction_[size_t(r * groups_ + g)] = -bias * sum;
+      }
     }
   }
   bool has_scale(i64 g) const { return job_.scale_a.data && block_[size_t(g)] >= 0; }
@@ -116,7 +122,7 @@ class Grouped {
   void pack_columns(i64 j0, i64 cols) {
     const i64 quads = n_ / 4;
     const Mat b = job_.b.transposed();
-    b_.quad.resize(size_t(quads * columns)), correction_.resize(size_t(groups_ * columns));
+    b_.quad.resize(size_t(quads * columns));
     const bool along_k = contiguous_ && b.col == 1;
     if (along_k) {
       word_.resize(size_t(quads));
@@ -125,25 +131,18 @@ class Grouped {
     } else {
       lines_.find(b, j0, cols, pos_.data(), n_);
     }
-    for (i64 g = 0; g < groups_; ++g) {
-      vi sum[NV] = {};  // 12 times that of the doubled numbers, in two int16 a lane
-      for (i64 q = g * quads_; q < (g + 1) * quads_; ++q) {
-        const u8* const* line = along_k ? nullptr : lines_.lines() + 4 * q;
-        unroll<NV>([&](auto v) __attribute__((always_inline)) {
-          vu x;
-          if (along_k) {
-            x = load<vu>(quad_lines_.lines()[q] + v * 4 * W);
-          } else {
-            auto codes = [&](int t) __attribute__((always_inline)) { return widen_codes<u8>(line[t] + v * W) << (8 * t); };
-            x = codes(0) | codes(1) | codes(2) | codes(3);
-          }
-          x = doubled(x);
-          store(&b_.quad[size_t(q * columns + v * W)], x);
-          sum[v] = add16(sum[v], dot4(bias * 0x01010101, (vi)x));
-        });
-        for (int t = 0; !along_k && t < 4; ++t) fetch(line[t] + lines_.ahead(), columns);
+    for (i64 q = 0; q < quads; ++q) {
+      vu x[NV];
+      if (along_k) {
+        for (int v = 0; v < NV; ++v) x[v] = load<vu>(quad_lines_.lines()[q] + v * 4 * W);
+      } else {
+        const u8* const* line = lines_.lines() + 4 * q;
+        bring_together(line, x);
+        for (int t = 0; t < 4; ++t) fetch(line[t] + lines_.ahead(), columns);
       }
-      for (int v = 0; v < NV; ++v) store(&correction_[size_t(g * columns + v * W)], -pair_sum(sum[v]));
+      unroll<NV>([&](auto v) __attribute__((always_inline)) {
+        store(&b_.quad[size_t(q * columns + v * W)], bits<vb>(doubled(x[v])) + u8(bias));
+      });
     }
     pack_column_scales(j0, cols);
     detailed_ = false;
@@ -187,7 +186,7 @@ class Grouped {
       for (i64 q = 0; q < quads_; ++q)
         for (int v = 0; v < NV; ++v) {
           u32* to = &b_.nonzero[size_t((g * words_ + q / 8) * columns + v * W)];
-          const vu x = load<vu>(&b_.quad[size_t((g * quads_ + q) * columns + v * W)]);
+          const vu x = load<vu>(&b_.quad[size_t((g * quads_ + q) * columns + v * W)]) ^ bias * 0x01010101u;
           store(to, load<vu>(to) | not_zero(x) << (q % 8 * 4));
         }
     for (i64 g = 0; g < groups_; ++g)
@@ -206,17 +205,17 @@ class Grouped {
   }
   float significand_unit() const { return bits<float>(u32(127 - s_.scale.mantissa_bits) << 23); }
 
-  // Two int16 a lane: the products of four bytes, by pairs, at most 2 * 24 * 12 each.
+  // Two int16 a lane: the products of four bytes, by pairs, at most 2 * 12 * 24 each.
   BITMMA_INLINE static vi dot4(u32 a, vi b) {
 #if defined(__AVX512BW__)
-    return (vi)_mm512_maddubs_epi16(_mm512_set1_epi32(i32(a)), (__m512i)b);
+    return (vi)_mm512_maddubs_epi16((__m512i)b, _mm512_set1_epi32(i32(a)));
 #elif defined(__AVX2__)
-    return (vi)_mm256_maddubs_epi16(_mm256_set1_epi32(i32(a)), (__m256i)b);
+    return (vi)_mm256_maddubs_epi16((__m256i)b, _mm256_set1_epi32(i32(a)));
 #else
-    vi even = (b << 24) >> 24, odd = (b << 16) >> 24, third = (b << 8) >> 24, last = b >> 24;
-    vi low = even * i32(a & 255) + odd * i32(a >> 8 & 255);
-    vi high = third * i32(a >> 16 & 255) + last * i32(a >> 24);
-    return (low & 0xFFFF) | (vi)((vu)high << 16);
+    const vu x = (vu)b;
+    vi even = (vi)(x & 255) * i8(a), odd = (vi)(x >> 8 & 255) * i8(a >> 8);
+    vi third = (vi)(x >> 16 & 255) * i8(a >> 16), last = (vi)(x >> 24) * i8(a >> 24);
+    return ((even + odd) & 0xFFFF) | (vi)((vu)(third + last) << 16);
 #endif
   }
   BITMMA_INLINE static vi add16(vi a, vi b) { return bits<vi>(vs(bits<vs>(a) + bits<vs>(b))); }
@@ -231,13 +230,13 @@ class Grouped {
   }
 
   // The dot product of a group in units of 1/4, for one vector of columns.
-  template <class Shape> BITMMA_INLINE static vi dot(Shape shape, const u32* a, const u32* b, vi correction) {
+  template <class Shape> BITMMA_INLINE static vi dot(Shape shape, const u32* a, const u32* b, i32 correction) {
     if (shape.quads <= 8) {  // beside an int16 of correction
-      vi part = correction & 0xFFFF;
+      vi part = splat(correction & 0xFFFF);
       for (i64 q = 0; q < shape.quads; ++q) part = add16(part, dot4(a[q], load<vi>(b + q * columns)));
       return pair_sum(part);
     }
-    vi sum = correction;
+    vi sum = splat(correction);
     for (i64 q0 = 0; q0 < shape.quads; q0 += 32) {  // an int16 holds 56 of them
       vi part{};
       for (i64 q = q0; q < std::min(shape.quads, q0 + 32); ++q) part = add16(part, dot4(a[q], load<vi>(b + q * columns)));
@@ -268,7 +267,7 @@ class Grouped {
 
   template <class Shape> BITMMA_INLINE vi product(Shape shape, i64 r, i64 g, int v) const {
     return dot(shape, &a_.quad[size_t(r * (n_ / 4) + g * shape.quads)], &b_.quad[size_t(g * shape.quads * columns + v * W)],
-               load<vi>(&correction_[size_t(g * columns + v * W)]));
+               correction_[size_t(r * groups_ + g)]);
   }
 
   // Sizes of c, as a float's bits, that let a step's terms with it lose nothing; 0 always does.

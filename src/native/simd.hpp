@@ -245,6 +245,30 @@ BITMMA_INLINE vb subtract_saturating(vb a, vb b) {
   return (a - b) & (vb)(a > b);
 #endif
 }
+// Bytes of four lines, those of one place in one lane.
+BITMMA_INLINE void bring_together(const u8* const line[4], vu out[NV]) {
+#if defined(__AVX512BW__)
+  // Unpacking takes a register's quarters each by itself: first, words go where this leads them home.
+  const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  __m512i x[4];
+  for (int t = 0; t < 4; ++t) x[t] = _mm512_permutexvar_epi32(order, _mm512_loadu_si512(line[t]));
+  const __m512i a = _mm512_unpacklo_epi8(x[0], x[1]), b = _mm512_unpackhi_epi8(x[0], x[1]);
+  const __m512i c = _mm512_unpacklo_epi8(x[2], x[3]), d = _mm512_unpackhi_epi8(x[2], x[3]);
+  out[0] = (vu)_mm512_unpacklo_epi16(a, c), out[1] = (vu)_mm512_unpackhi_epi16(a, c);
+  out[2] = (vu)_mm512_unpacklo_epi16(b, d), out[3] = (vu)_mm512_unpackhi_epi16(b, d);
+#elif defined(__AVX2__)
+  const __m256i order = _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7);
+  __m256i x[4];
+  for (int t = 0; t < 4; ++t) x[t] = _mm256_permutevar8x32_epi32(_mm256_loadu_si256((const __m256i*)line[t]), order);
+  const __m256i a = _mm256_unpacklo_epi8(x[0], x[1]), b = _mm256_unpackhi_epi8(x[0], x[1]);
+  const __m256i c = _mm256_unpacklo_epi8(x[2], x[3]), d = _mm256_unpackhi_epi8(x[2], x[3]);
+  out[0] = (vu)_mm256_unpacklo_epi16(a, c), out[1] = (vu)_mm256_unpackhi_epi16(a, c);
+  out[2] = (vu)_mm256_unpacklo_epi16(b, d), out[3] = (vu)_mm256_unpackhi_epi16(b, d);
+#else
+  for (int i = 0; i < columns; ++i)
+    out[i / W][i % W] = u32(line[0][i]) | u32(line[1][i]) << 8 | u32(line[2][i]) << 16 | u32(line[3][i]) << 24;
+#endif
+}
 // Of bytes below 16, what a table has in their places.
 BITMMA_INLINE vb look_up(const signed char table[16], vb index) {
 #if defined(__AVX512BW__)
