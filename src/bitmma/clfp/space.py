@@ -293,14 +293,15 @@ class Space:
         if not isinstance(model, FDPA) or None in (model.F, model.F2, model.F_sum):
             return []
         assert model.F is not None
-        whole = dataclasses.replace(model.rho, mantissa_bits=None)  # F_sum cuts instead
+        read = self.facts.get("rho") or list(ROUNDINGS)
         changes = [
             {
-                "F2": F_sum + 1, "cut2": cut2, "F_sum": F_sum, "cut_sum": cut_sum, "rho": whole,
-                "e_zero": e_zero,
+                "F2": F_sum + 1, "cut2": cut2, "F_sum": F_sum, "cut_sum": cut_sum,
+                "rho": Conversion(mode, self.d.name), "e_zero": e_zero,
             }
             for e_zero in dict.fromkeys([model.e_zero, self.d.min_exponent])
             for F_sum in range(model.F, min(model.F + _SECOND, _F_MOST))
+            for mode in (read if F_sum > self.d.mantissa_bits else read[:1])
             for cut2, cut_sum in itertools.product(ROUNDINGS, repeat=2)
         ]  # fmt: skip
         return self._replaced(model, changes)
@@ -356,9 +357,9 @@ class Space:
         fields = sorted((f.name for f in dataclasses.fields(best)), key=_late)
         fields = [name for name in fields if effort or name in _FIRST]
         names = [*((name,) for name in fields), *_TOGETHER]
+        best = _better(best, self.second_stages(best), evidence)
         while wrong := evidence.wrong(best):
             before = best
-            best = _better(best, self.second_stages(best), evidence)
             for together in names:
                 best = _better(best, self.varied(best, together), evidence)
             general = effort >= 2 and isinstance(best, FDPA | SumTree)
