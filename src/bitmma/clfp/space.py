@@ -400,6 +400,7 @@ class Space:
             if all(hasattr(model, name) for name in names):
                 domains = [self._close(model, name) for name in names]
                 yield self._combined(model, [(name,) for name in names], domains)
+        yield self.second_stages(model)
 
     def rivals(self, model: Model, evidence: Evidence) -> list[Model]:
         """Neighbours that reproduce every answer: of each parameter some of its values."""
@@ -476,7 +477,7 @@ _STAGES = (
 #: much lower the cut beside a zero is where it was; flushed c and results are alike, too.
 _MADE_UP_FOR = (
     ("flush_in", "flush_c", "flush_out", "zero"), ("F2", "cut2", "e_zero"),
-    ("cut2", "e_zero", "cut_sum"), ("F_sum", "cut_sum", "rho"),
+    ("cut2", "e_zero", "cut_sum"), ("F_sum", "cut_sum", "rho"), ("F2", "cut2", "F_sum", "cut_sum"),
 )  # fmt: skip
 
 #: Stages of a fused sum: a change in one can hide a change in any other on all that was asked, so
