@@ -301,9 +301,11 @@ def _longest(s: _Setting, n: int) -> _Terms:
     x.minus_zero[:] = False
     half, gap = s.choose(s.halves, n), s.choose(s.gaps, n)
     # A product of two such is nearly 4 times 2 to its exponent.
-    far = half + s.box.formats[2].mantissa_bits - gap - np.log2(step).astype(np.int64)
+    # Where c has more bits than are kept of it, it is as large as a product.
+    far = half - np.log2(step).astype(np.int64)
+    far += np.minimum(s.box.formats[2].mantissa_bits - gap, 0)
     more = s.choose([1, 1, 1, 2, 3], n)
-    x.solved = np.stack([half, gap, more, far - s.choose([0, 1, 2, 3], n)], axis=1)
+    x.solved = np.stack([half, gap, more, far - s.choose([0, 0, 1, 2], n)], axis=1)
     s.somewhere(x)
     return x
 
