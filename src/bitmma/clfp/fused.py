@@ -249,6 +249,24 @@ def _hair_of_a_product(model: FDPA, x: Reach) -> Iterator[Found]:
 
 
 @_rule
+def _pairs_of_products(model: FDPA, x: Reach) -> Iterator[Found]:
+    """Of two products that are cut below their own e, the one that has it has no bits so low.
+
+    The cut of the other, and then that of their sum to a coarser grid in the same direction, are
+    the latter alone: RD and RU of a sum do not depend on those terms that are on the grid.
+    """
+    coarser, cut = model.F2, model.cut2
+    if model.groups > 1:
+        coarser, cut = model.F_groups, model.cut_groups
+    apart = model.groups > 1 or (model.c == "late" and model.rho_products is None)
+    if model.F is None or coarser is None or not apart or -(-x.n // model.groups) > 2:
+        return
+    least = max(x.bits, coarser)
+    if model.cut == cut and cut in ("RD", "RU") and least <= model.F:
+        yield {"F": None}, f"F: {least} and more are alike, sums of two are cut so afterwards"
+
+
+@_rule
 def _whole_groups(model: FDPA, x: Reach) -> Iterator[Found]:
     """As products: sums of them are on their grid."""
     if model.F_groups is not None and model.F_groups >= x.top - x.last:
@@ -448,6 +466,11 @@ def _whole_sums(model: FDPA, x: Reach) -> Iterator[Found]:
         return
     bits = x.sum_bits(model)
     fine = model.e_sum is None or model.e_sum - F_sum <= x.grid
+    if fine and model.e_sum is not None:
+        yield (
+            {"e_sum": None},
+            f"e_sum: what is kept below it reaches down to 2^{x.grid}, as sums do",
+        )
     if F_sum >= bits and fine:
         yield {"F_sum": None}, f"F_sum: {bits} and more are alike, sums have no more bits"
     if model.e_sum is not None and model.e_sum > x.e_min:
@@ -542,7 +565,8 @@ def _signs_of_sums(model: FDPA, x: Reach) -> Iterator[Found]:
     """ "signed" is "plus" but for negative sums that are rounded to zero.
 
     There are none if the last addition's terms (of a chain: products, and c or an output) are on
-    the grid of the outputs, if it rounds RD or RA, or if all zeros become +0 afterwards. IEEE's
+    the grid of the outputs, or its sum is cut to it, if it rounds RD or RA, or if all zeros become
+    +0 afterwards. A sum that is cut to 0 is +0 by either rule. IEEE's
     rule is "signed" but for sums of nothing but -0 (and RD): not where c is part of the last sum
     and never -0.
     """
@@ -552,7 +576,9 @@ def _signs_of_sums(model: FDPA, x: Reach) -> Iterator[Found]:
     finer = finer if x.chained else min(x.step, x.c_last)
     rounded = model.rho_products is not None and x.chained
     whole = (finer >= x.step and not rounded) or model.rho.mode in ("RD", "RA")
-    if model.zero == "signed" and whole and model.e_sum is None:
+    if model.F_sum is not None and model.e_sum is not None and x.chained:
+        whole |= model.e_sum - model.F_sum >= x.step
+    if model.zero == "signed" and whole:
         yield {"zero": "plus"}, "zero: no negative sum is rounded to zero"
     plus_c = model.flush_c == "zero" and model.rho.mode != "RD"
     if model.zero == "ieee" and plus_c:

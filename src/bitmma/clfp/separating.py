@@ -45,8 +45,9 @@ class _Terms:
         lane, e, shape, negative: (N, T): where, floor(log2) of the operands' product, significand.
         rest: (N,): the exponent of a power of two in every other lane; ``rest_used``, where.
         minus_c: (N,): a c of no term is -0. minus_zero: so are products of no term.
-        solved: (N, 3): c is to bring the sum so many bits below its first, to a multiple of that
-            and so many times 2 to minus the second more.
+        solved: (N, 4): c is to bring the sum so many bits below its first, to a multiple of that
+            and so many times 2 to minus the second more; the last: how far c's first bit is above
+            that unit.
     """
 
     lane: Ints
@@ -280,8 +281,32 @@ def _zero_decides(s: _Setting, n: int) -> _Terms:
 def _solved(s: _Setting, n: int) -> _Terms:
     x = _carries(s, n)
     x.lane = np.where(x.lane == s.k, -1, x.lane)
-    gap = s.choose(s.gaps, n)
-    x.solved = np.stack([s.choose(s.halves, n), gap, s.choose([0, 0, 1, 1, 2, 3, -1], n)], axis=1)
+    gap, half = s.choose(s.gaps, n), s.choose(s.halves, n)
+    far = np.where(s.one_in(2, n), 2, half + 2) * s.rng.random(n)  # c is small, or of any size
+    more = s.choose([0, 0, 1, 1, 2, 3, -1], n)
+    x.solved = np.stack([half, gap, more, far.astype(np.int64)], axis=1)
+    return x
+
+
+@_aim("the longest sums", "all products of a step at their largest, c's last bit where it is cut")
+def _longest(s: _Setting, n: int) -> _Terms:
+    x = s.empty(n, min(s.k, 64))
+    terms = x.e.shape[1]
+    step = s.choose(s.steps, n)
+    first = (s.rng.random(n) * (s.k // step)).astype(np.int64) * step
+    lane = first[:, None] + np.arange(terms)
+    x.lane = np.where(np.arange(terms) < step[:, None], lane, -1)
+    x.shape[:] = _MOST
+    x.negative[:] = x.negative[:, :1]
+    x.minus_zero[:] = False
+    half, gap = s.choose(s.halves, n), s.choose(s.gaps, n)
+    # A product of two such is nearly 4 times 2 to its exponent.
+    # Where c has more bits than are kept of it, it is as large as a product.
+    far = half - np.log2(step).astype(np.int64)
+    far += np.minimum(s.box.formats[2].mantissa_bits - gap, 0)
+    more = s.choose([1, 1, 1, 2, 3], n)
+    x.solved = np.stack([half, gap, more, far - s.choose([0, 0, 1, 2], n)], axis=1)
+    s.somewhere(x)
     return x
 
 
@@ -479,16 +504,14 @@ def _c_beside(s: _Setting, a: Codes, b: Codes, x: _Terms, up: Ints) -> Codes:
     """The c that moves the products' sum to where the rows' ``solved`` say."""
     fa, fb, fc, _ = s.box.formats
     assert x.solved is not None
-    half, gap, more = x.solved.T
+    half, gap, more, far = x.solved.T
     with np.errstate(all="ignore"):
         terms = formats.decode(a, fa).astype(np.longdouble) * formats.decode(b, fb)
         terms = np.ldexp(terms, up[:, None])
         total = terms.sum(axis=1)
         largest = np.frexp(np.abs(terms).max(axis=1))[1].astype(np.int64) - 1
-        n = len(total)
-        far = np.where(s.one_in(2, n), 2, half + 2) * s.rng.random(n)  # c is small, or of any size
-        way = np.where(s.one_in(2, n), 1, -1)
-        rough = total + way * np.ldexp(np.ldexp(total, -half), np.floor(far).astype(np.int64))
+        way = np.where(s.one_in(2, len(total)), 1, -1) * (1 - s.rng.random(len(total)) / 2)
+        rough = total + way * np.ldexp(total, far - half)
         own = np.frexp(rough)[1].astype(np.int64) - 1
         grid = np.ldexp(np.longdouble(1), own - half)
         near = np.rint(rough / grid)

@@ -60,6 +60,9 @@ _ALMOST = 100
 #: The most bits that a cut of a general model keeps.
 _F_MOST = models.F_RANGE[1] + 1
 
+#: In sums of two stages: how many more bits, at the most, than of products are kept of the sum.
+_SECOND = 12
+
 #: Values of one parameter that are told apart at a time.
 _RIVALS = 6
 
@@ -162,8 +165,9 @@ class Space:
             yield from _valid(FDPA, L, **{**joint, "F": first["F"], "cut": first["cut"]})
             if first["F"] and form == "early":
                 F2 = min(first["F"] + 8, _F_MOST)
+                whole = dataclasses.replace(first["rho"], mantissa_bits=None)  # F_sum cuts, or F
                 stages = {
-                    **first, "c": "late", "F2": F2, "cut2": "RD", "F_sum": F2 - 1,
+                    **first, "rho": whole, "c": "late", "F2": F2, "cut2": "RD", "F_sum": F2 - 1,
                     "cut_sum": "RD", "e_sum": self.d.min_exponent,
                     "e_zero": self.d.min_exponent,  # it shows where F2 cuts
                 }  # fmt: skip
@@ -281,6 +285,27 @@ class Space:
                 domains = [self._close(model, name) for name in names]
                 yield self._combined(model, [(name,) for name in names], domains)
 
+    def second_stages(self, model: Model) -> list[Model]:
+        """Of a sum of two stages: other second stages, the sum cut one bit above the joint cut.
+
+        One value alone of these four says little: bits that one cut leaves another cuts.
+        """
+        if not isinstance(model, FDPA) or None in (model.F, model.F2, model.F_sum):
+            return []
+        assert model.F is not None
+        read = self.facts.get("rho") or list(ROUNDINGS)
+        changes = [
+            {
+                "F2": F_sum + 1, "cut2": cut2, "F_sum": F_sum, "cut_sum": cut_sum,
+                "rho": Conversion(mode, self.d.name), "e_zero": e_zero,
+            }
+            for e_zero in dict.fromkeys([model.e_zero, self.d.min_exponent])
+            for F_sum in range(model.F, min(model.F + _SECOND, _F_MOST))
+            for mode in (read if F_sum > self.d.mantissa_bits else read[:1])
+            for cut2, cut_sum in itertools.product(ROUNDINGS, repeat=2)
+        ]  # fmt: skip
+        return self._replaced(model, changes)
+
     def _close(self, model: Model, field: str) -> list[Any]:
         """All values of a parameter; of bits those next to what the model has; of rho the modes."""
         here, values = getattr(model, field), self._domain(model, field)
@@ -332,6 +357,7 @@ class Space:
         fields = sorted((f.name for f in dataclasses.fields(best)), key=_late)
         fields = [name for name in fields if effort or name in _FIRST]
         names = [*((name,) for name in fields), *_TOGETHER]
+        best = _better(best, self.second_stages(best), evidence)
         while wrong := evidence.wrong(best):
             before = best
             for together in names:
@@ -369,10 +395,12 @@ class Space:
 
     def _neighbours(self, model: Model) -> Iterator[list[Model]]:
         """With two or more parameters changed that can nearly make up for each other."""
-        for names in _MADE_UP_FOR:
+        pairs = itertools.combinations(_SEEN, 2) if isinstance(model, FDPA) else ()
+        for names in [*_MADE_UP_FOR, *pairs]:
             if all(hasattr(model, name) for name in names):
                 domains = [self._close(model, name) for name in names]
                 yield self._combined(model, [(name,) for name in names], domains)
+        yield self.second_stages(model)
 
     def rivals(self, model: Model, evidence: Evidence) -> list[Model]:
         """Neighbours that reproduce every answer: of each parameter some of its values."""
@@ -448,9 +476,15 @@ _STAGES = (
 #: A bit more rounded one way is nearly a bit less rounded another, and with a zero's exponent as
 #: much lower the cut beside a zero is where it was; flushed c and results are alike, too.
 _MADE_UP_FOR = (
-    ("F", "e_zero"), ("F2", "e_zero"),
-    ("F", "cut"), ("F_c", "cut_c"), ("F2", "cut2"), ("F_sum", "cut_sum"),
-    ("F_groups", "cut_groups"), ("flush_in", "flush_c", "flush_out", "zero"),
+    ("flush_in", "flush_c", "flush_out", "zero"), ("F2", "cut2", "e_zero"),
+    ("cut2", "e_zero", "cut_sum"), ("F_sum", "cut_sum", "rho"), ("F2", "cut2", "F_sum", "cut_sum"),
+)  # fmt: skip
+
+#: Stages of a fused sum: a change in one can hide a change in any other on all that was asked, so
+#: each two of these are changed together before a model counts as told from those beside it.
+_SEEN = (
+    "F", "cut", "F_groups", "cut_groups", "F2", "cut2", "F_c", "cut_c", "drop_c", "e_zero",
+    "F_sum", "cut_sum", "e_sum", "rho", "zero",
 )  # fmt: skip
 
 
