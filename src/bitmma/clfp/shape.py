@@ -13,6 +13,7 @@ __all__ = [
     "clusters",
     "divisors",
     "early",
+    "halves",
     "late",
     "levels",
     "lowered",
@@ -113,6 +114,17 @@ def lowered(tree: Tree, k: int) -> Iterator[tuple[int, tuple[tuple[int, ...], ..
         if steps == [tuple(x[s : s + L]) for x in lanes for s in range(0, len(x), L)]:
             yield L, tuple(parts)
             return
+
+
+def halves(k: int) -> Iterator[tuple[int, tuple[tuple[int, ...], ...]]]:
+    """(L, parts) of instructions made of two that take the products in turn, so many at a time.
+
+    For trees that do not show it: where F is nearly as wide as the range of the products, what is
+    already summed is large enough to be kept where single products are cut.
+    """
+    for n in divisors(k // 2) if k % 2 == 0 else ():
+        for L in divisors(k // 2)[::-1]:
+            yield L, (tuple(range(n)), tuple(range(n, 2 * n)))
 
 
 def chains(sets: Clusters, k: int) -> Iterable[tuple[str, int]]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from bitmma import formats, models
 from bitmma.clfp.box import Box
 from bitmma.clfp.equivalence import canonical
 from bitmma.clfp.evidence import Evidence
-from bitmma.clfp.shape import chains, clusters, divisors, levels, lowered, nested
+from bitmma.clfp.shape import chains, clusters, divisors, halves, levels, lowered, nested
 from bitmma.clfp.tree import Tree, fold
 from bitmma.formats import ROUNDINGS
 from bitmma.models import (
@@ -96,6 +96,8 @@ class Space:
             if _binary(self.tree):
                 yield "sums of the tree's shape, rounded by level", list(self._levels(self.tree))
         yield "published families of any group length", list(self._published(rest))
+        if self.box.scale_format is None:
+            yield "instructions made of two, c last", list(self._lowered(halves(self.k)))
         yield "fused sums of any group length", list(self._fused([("early", L) for L in rest]))
 
     def _published(self, lengths: list[int]) -> Iterator[Model]:
@@ -122,9 +124,15 @@ class Space:
             if form == "grouped" and P in (2, 4) and self.d.name == "f32":
                 yield FTZMulAdd(P)
         if self.tree is not None:
-            for L, parts in lowered(self.tree, self.k):
-                for unit in _valid(TFDPA, L, F, rho, e_zero):
-                    yield from _valid(Lowered, self.k, unit, parts)
+            yield from self._lowered(lowered(self.tree, self.k))
+
+    def _lowered(
+        self, made_of: Iterable[tuple[int, tuple[tuple[int, ...], ...]]]
+    ) -> Iterator[Model]:
+        e_zero = self.facts.get("e_zero", self.d.min_exponent - 7)
+        for L, parts in made_of:
+            for unit in _valid(TFDPA, L, self._F(), self._rho(), e_zero):
+                yield from _valid(Lowered, self.k, unit, parts)
 
     def _fused(self, forms: list[tuple[str, int]]) -> Iterator[Model]:
         """FDPA with what the readings say."""
