@@ -118,6 +118,17 @@ def test_parameters_that_nearly_make_up_for_each_other(seed: int) -> None:
     right("fused", seed, 5_000)
 
 
+@pytest.mark.parametrize("seed", [138, 168])
+def test_instructions_made_of_two_that_the_tree_does_not_show(seed: int) -> None:
+    """F is as wide as the products' range: what is summed is kept where one product is cut."""
+    assert right("lowered", seed, 5_000).status == "verified"
+
+
+def test_two_stage_sums_that_differ_in_several_places_at_once() -> None:
+    """Once verified with e_zero one lower and another rounding: wrong in 1 of 10,000 outputs."""
+    assert right("staged", 15, 5_000).status == "verified"
+
+
 def test_answers_are_counted_alike_in_any_order() -> None:
     """Rows that nearly right models fail on are asked first; what is counted stays the same."""
     truth, spec = random_units.draw_published(1)
