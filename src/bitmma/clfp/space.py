@@ -492,7 +492,7 @@ _MADE_UP_FOR = (
 #: each two of these are changed together before a model counts as told from those beside it.
 _SEEN = (
     "F", "cut", "F_groups", "cut_groups", "F2", "cut2", "F_c", "cut_c", "drop_c", "e_zero",
-    "F_sum", "cut_sum", "e_sum", "rho", "zero",
+    "F_sum", "cut_sum", "e_sum", "renormalise", "rho", "zero",
 )  # fmt: skip
 
 
