@@ -165,7 +165,7 @@ struct ByteExtent {
 inline i64 columns_to_line(const Mat& m, i64 bytes, i64 count) {
   constexpr i64 line = 64;
   const i64 lead = i64(-reinterpret_cast<std::uintptr_t>(m.data) % line);
-  if (m.row != bytes || m.col % line || lead % bytes || count < 16 * columns) return columns;
+  if (m.row != bytes || m.col % line || count < 16 * columns) return columns;
   const i64 first = lead / bytes % columns;
   return first ? first : columns;
 }
@@ -178,20 +178,19 @@ inline i64 few_rows_chunk(const Mat& b, int bytes) { return b.row < b.col ? 1024
 
 // How exponents and values are read from codes. Without the sign, a code's upper byte holds the exponent
 // field and as many bits `below` it; Inf and NaN, and no other, are `special` or more by `suspect`.
-struct HalfFields {  // f16
+struct WholeFields {  // of 16 bits, all of them sign, exponent and significand
   using Code = u16;
-  static constexpr int below = 3, special = 0xF8, mantissa = 10;
   static constexpr u32 magnitude = 0x7FFF;
   BITMMA_INLINE vb suspect(vb upper, vb) const { return upper; }
+};
+struct HalfFields : WholeFields {  // f16
+  static constexpr int below = 3, special = 0xF8, mantissa = 10;
   BITMMA_INLINE auto numbers(const u8* p) const {
     return [p](int v) __attribute__((always_inline)) { return from_half(p + v * 2 * W); };
   }
 };
-struct UpperFields {  // bf16
-  using Code = u16;
+struct UpperFields : WholeFields {  // bf16
   static constexpr int below = 0, special = 0xFF, mantissa = 7;
-  static constexpr u32 magnitude = 0x7FFF;
-  BITMMA_INLINE vb suspect(vb upper, vb) const { return upper; }
   BITMMA_INLINE auto numbers(const u8* p) const {
     return [p](int v) __attribute__((always_inline)) { return bits<vf>(widen_codes<u16>(p + v * 2 * W) << 16); };
   }

@@ -11,8 +11,8 @@ from bitmma import engine, formats
 from bitmma.clfp.box import BlackBox, Box
 from bitmma.clfp.features import ALIGNMENT, PROBES, Bench
 from bitmma.clfp.loop import probe
-from bitmma.clfp.sum_features import SUM_PROBES, binary
-from bitmma.clfp.tree import read_tree
+from bitmma.clfp.sum_features import SUM_PROBES
+from bitmma.clfp.tree import binary, read_tree
 from bitmma.models import RNE_FP32, RNE_FP64, Conversion, SumTree
 
 BF16 = Conversion("RNE", "bf16")

@@ -278,8 +278,6 @@ def statistics_of(
         counted: which elements; None: all.
         clusters: for each way in which errors may hang together, the axes along which they do.
         confidence: of the bias's interval.
-        progress: called as ``progress(done, total)`` while causes are switched off, in products
-            (multiply-adds) of the units that this takes.
     """
     counted = np.ones(error.shape, bool) if counted is None else counted
     e, x, unit = error[counted], exact[counted], ulp[counted]

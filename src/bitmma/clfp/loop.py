@@ -31,8 +31,8 @@ from bitmma.clfp.report import Report, Turn
 from bitmma.clfp.separating import separating
 from bitmma.clfp.shrink import shrink
 from bitmma.clfp.space import EFFORTS, Space
-from bitmma.clfp.sum_features import SUM_PROBES, binary
-from bitmma.clfp.tree import read_tree, text
+from bitmma.clfp.sum_features import SUM_PROBES
+from bitmma.clfp.tree import Node, binary, read_tree, text
 from bitmma.models import FDPA, FMA, FTZMulAdd, Model, SumTree
 from bitmma.unit import Instruction
 
@@ -192,7 +192,7 @@ class _Run:
         cost = f"{reading.measured} pairs in {reading.calls} calls, {reading.binades} binades"
         self.note("tree", f"{shown} ({cost})")
         bench = Bench(self.box, reading.tree)
-        plain = binary(reading.tree)
+        plain = isinstance(reading.tree, Node) and binary(reading.tree)
         probes = [*(SUM_PROBES if plain else []), *PROBES]
         for i, ask in enumerate(probes):
             self.progress(Progress("features", i, len(probes), ask.name))

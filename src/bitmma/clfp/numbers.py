@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
+from typing import TypeVar
 
 import numpy as np
 
@@ -12,7 +13,9 @@ from bitmma import formats
 from bitmma.clfp.box import Box, Codes, Dots
 from bitmma.formats import Format
 
-__all__ = ["Range", "blank", "blank_calls", "code", "factor", "put", "values"]
+__all__ = ["Range", "blank", "blank_calls", "code", "factor", "put", "spread", "values"]
+
+_T = TypeVar("_T")
 
 
 def code(fmt: Format, x: Fraction | int) -> int | None:
@@ -133,36 +136,39 @@ def put(box: Box, x: Dots, row: int, leaf: int, value: Fraction | int) -> bool:
 def blank(box: Box, count: int) -> Dots:
     """Dot products of +0 and c = +0, scales 1: to be written into."""
     fa, fb, fc, _ = box.formats
-    fs, k = box.scale_format, box.k
-    scales: list[Codes | None] = [None, None]
-    if fs is not None:
-        one = fs.encode(1, 0)
-        shape = (count, k // (box.spec.block or k))
-        scales = [np.full(shape, one, fs.code_dtype) for _ in range(2)]
+    blocks = (count, box.k // (box.spec.block or box.k))
     return Dots(
-        np.zeros((count, k), fa.code_dtype),
-        np.zeros((count, k), fb.code_dtype),
+        np.zeros((count, box.k), fa.code_dtype),
+        np.zeros((count, box.k), fb.code_dtype),
         np.zeros(count, fc.code_dtype),
-        *scales,
+        *_ones(box, blocks, blocks),
     )
 
 
 def blank_calls(box: Box, count: int, codes: tuple[int, int, int] = (0, 0, 0)) -> Dots:
     """Whole calls of the same code of a, b and c everywhere, scales 1: to be written into."""
-    s, (fa, fb, fc, _), fs = box.spec, box.formats, box.scale_format
-    scales: list[Codes | None] = [None, None]
-    if fs is not None:
-        blocks, one = s.k // (s.block or s.k), fs.encode(1, 0)
-        scales = [
-            np.full(shape, one, fs.code_dtype)
-            for shape in ((count, s.m, blocks), (count, blocks, s.n))
-        ]
+    s, (fa, fb, fc, _) = box.spec, box.formats
+    blocks = s.k // (s.block or s.k)
     return Dots(
         np.full((count, s.m, s.k), codes[0], fa.code_dtype),
         np.full((count, s.k, s.n), codes[1], fb.code_dtype),
         np.full((count, s.m, s.n), codes[2], fc.code_dtype),
-        *scales,
+        *_ones(box, (count, s.m, blocks), (count, blocks, s.n)),
     )
+
+
+def _ones(box: Box, *shapes: tuple[int, ...]) -> list[Codes | None]:
+    """Scales of 1, of these shapes; None for a box without scales."""
+    fs = box.scale_format
+    return [None if fs is None else np.full(x, fs.encode(1, 0), fs.code_dtype) for x in shapes]
+
+
+def spread(items: Sequence[_T], most: int) -> list[_T]:
+    """At most so many of them, evenly spread from the first to the last."""
+    if not items:
+        return []
+    places = np.linspace(0, len(items) - 1, most).astype(int)
+    return [items[i] for i in dict.fromkeys(places.tolist())]
 
 
 def values(box: Box, codes: Codes) -> Codes:

@@ -15,14 +15,13 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
 from bitmma import formats, models
 from bitmma.clfp.box import Box
 from bitmma.clfp.equivalence import canonical
 from bitmma.clfp.evidence import Evidence
+from bitmma.clfp.numbers import spread
 from bitmma.clfp.shape import chains, clusters, divisors, halves, levels, lowered, nested
-from bitmma.clfp.tree import Tree, fold
+from bitmma.clfp.tree import Tree, binary
 from bitmma.formats import ROUNDINGS
 from bitmma.models import (
     EFDPA,
@@ -92,8 +91,8 @@ class Space:
                 ("fused sums of the tree's shape", list(self._fused(self.forms))),
                 ("sums of the tree's shape", list(self._sums(self.tree))),
             ]
-            yield from general[::-1] if _binary(self.tree) else general
-            if _binary(self.tree):
+            yield from general[::-1] if binary(self.tree) else general
+            if binary(self.tree):
                 yield "sums of the tree's shape, rounded by level", list(self._levels(self.tree))
         yield "published families of any group length", list(self._published(rest))
         if self.box.scale_format is None:
@@ -286,12 +285,16 @@ class Space:
         ]
         return self._replaced(model, changes)
 
+    def _close_by(self, model: Model, names: Sequence[str]) -> list[Model]:
+        """The model with all combinations of close values of some parameters."""
+        domains = [self._close(model, name) for name in names]
+        return self._combined(model, [(name,) for name in names], domains)
+
     def stage_by_stage(self, model: Model) -> Iterator[list[Model]]:
         """All combinations of what belongs to one stage of a fused sum, and to two that meet."""
         for names in _STAGES:
             if "groups" not in names[-1] or getattr(model, "groups", 1) > 1:
-                domains = [self._close(model, name) for name in names]
-                yield self._combined(model, [(name,) for name in names], domains)
+                yield self._close_by(model, names)
 
     def second_stages(self, model: Model) -> list[Model]:
         """Of a sum of two stages: other second stages, the sum cut one bit above the joint cut.
@@ -387,10 +390,7 @@ class Space:
         found: list[Model] = []
         for field in dataclasses.fields(model):
             if field.name in _DOMAINS and field.name != "tree":
-                values = self._close(model, field.name)
-                others = self._combined(model, [(field.name,)], [values])
-                picked = np.unique(np.linspace(0, len(others) - 1, _RIVALS).astype(int))
-                found += [others[i] for i in picked if others]
+                found += spread(self._close_by(model, (field.name,)), _RIVALS)
         return found
 
     def _other_cuts(self, model: Model) -> Iterator[list[Model]]:
@@ -406,8 +406,7 @@ class Space:
         pairs = itertools.combinations(_SEEN, 2) if isinstance(model, FDPA) else ()
         for names in [*_MADE_UP_FOR, *pairs]:
             if all(hasattr(model, name) for name in names):
-                domains = [self._close(model, name) for name in names]
-                yield self._combined(model, [(name,) for name in names], domains)
+                yield self._close_by(model, names)
         yield self.second_stages(model)
 
     def rivals(self, model: Model, evidence: Evidence) -> list[Model]:
@@ -417,8 +416,7 @@ class Space:
         for others in itertools.chain.from_iterable(build(model) for build in others_of):
             fitting = [self.canonical(x) for x in others if evidence.fits(x)]
             fitting = [x for x in dict.fromkeys(fitting) if x != model]
-            picked = np.unique(np.linspace(0, len(fitting) - 1, _RIVALS).astype(int))
-            found += [fitting[i] for i in picked if fitting]
+            found += spread(fitting, _RIVALS)
         return found
 
 
@@ -445,11 +443,6 @@ def _better(best: Model, others: list[Model], evidence: Evidence) -> Model:
         if count < wrong:
             best, wrong = other, count
     return best
-
-
-def _binary(tree: Tree) -> bool:
-    """Whether it is made of additions of two."""
-    return fold(tree, lambda leaf: True, lambda node, parts: node.kind == "add" and all(parts))
 
 
 # --- what a parameter can be ----------------------------------------------------------------------

@@ -11,8 +11,6 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import NamedTuple
 
-import numpy as np
-
 from bitmma import formats
 from bitmma.clfp.features import (
     NO_NUMBERS,
@@ -25,12 +23,12 @@ from bitmma.clfp.features import (
     not_fed,
     number,
 )
-from bitmma.clfp.numbers import blank, code, put
+from bitmma.clfp.numbers import blank, code, put, spread
 from bitmma.clfp.tree import Node, Tree, fold, leaves, runs
 from bitmma.clfp.tree import text as tree_text
 from bitmma.formats import ROUNDINGS
 
-__all__ = ["SUM_PROBES", "binary"]
+__all__ = ["SUM_PROBES"]
 
 #: Formats by the bits of their significands.
 _NAMES = {8: "bf16", 11: "f16", 24: "f32", 53: "f64"}
@@ -50,13 +48,6 @@ def _probe(name: str, fed: str) -> Callable[[Callable[[Bench], Reading]], Callab
         return run
 
     return register
-
-
-def binary(tree: Tree | None) -> bool:
-    """Whether it is made of additions of two."""
-    if not isinstance(tree, Node):
-        return False
-    return fold(tree, lambda leaf: True, lambda node, parts: node.kind == "add" and all(parts))
 
 
 class _Addition(NamedTuple):
@@ -87,11 +78,7 @@ def _inner(bench: Bench) -> list[_Addition]:
     """Some additions whose sum is added to something: it shows beside -U, whatever is returned."""
     assert bench.tree is not None
     every = [x for x in _additions(bench.tree, bench.k) if x.z is not None]
-    return (
-        [every[i] for i in np.unique(np.linspace(0, len(every) - 1, _NODES).astype(int))]
-        if every
-        else []
-    )
+    return spread(every, _NODES)
 
 
 def _beside(
@@ -205,8 +192,7 @@ def _products(bench: Bench) -> Reading:
     for where in _additions(bench.tree, bench.k):
         first.setdefault(where.x, where.y)
         first.setdefault(where.y, where.x)
-    lanes = sorted(set(first) - {bench.k})
-    lanes = [lanes[i] for i in np.unique(np.linspace(0, len(lanes) - 1, _PRODUCTS).astype(int))]
+    lanes = spread(sorted(set(first) - {bench.k}), _PRODUCTS)
     x = blank(bench.box, len(lanes))
     other = -(1 + TWO ** (1 - s))
     for row, lane in enumerate(lanes):

@@ -31,6 +31,7 @@ __all__ = [
     "Node",
     "Tree",
     "TreeReading",
+    "binary",
     "fold",
     "from_text",
     "leaves",
@@ -119,6 +120,11 @@ def fold(tree: Tree, leaf: Callable[[int], _T], node: Callable[[Node, list[_T]],
         if not open_nodes:
             return value
         open_nodes[-1][1].append(value)
+
+
+def binary(tree: Tree) -> bool:
+    """Whether it is made of additions of two."""
+    return fold(tree, lambda leaf: True, lambda node, parts: node.kind == "add" and all(parts))
 
 
 def leaves(tree: Tree) -> tuple[int, ...]:
