@@ -1,5 +1,7 @@
 """Boxes that are no function, or break: the probe says what is wrong and claims nothing."""
 
+import gc
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +12,7 @@ import pytest
 
 import bitmma
 from bitmma.clfp import BlackBox, Report, probe
+from bitmma.clfp.box import Box, Dots
 
 UNIT = bitmma.instruction("Volta", "m8n8k4.f32.f16.f16.f32")
 
@@ -319,3 +322,20 @@ def test_no_unit() -> None:
     assert report.status == "unexplained"
     assert report.counterexamples
     claims_nothing(report)
+
+
+def test_a_box_that_nobody_closed_leaves_no_thread() -> None:
+    """Threads that waited for ever once piled up by the dozen."""
+    for end in (Box.close, lambda asked: None):
+        before = set(threading.enumerate())
+        asked = Box(BlackBox(lambda A, B, C: C, 4, 4, 4, "f32"))
+        zeros = np.zeros((1, 4, 4), np.uint32)
+        asked.mma(Dots(zeros, zeros, zeros))
+        worker = set(threading.enumerate()) - before
+        assert len(worker) == 1
+        end(asked)
+        del asked
+        gc.collect()
+        for thread in worker:
+            thread.join(30)
+            assert not thread.is_alive()

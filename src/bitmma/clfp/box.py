@@ -12,6 +12,7 @@ import queue
 import threading
 import time
 import traceback
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -292,6 +293,7 @@ class Box:
     def _checked(self, arrays: list[Codes], shape: tuple[int, ...]) -> Codes:
         if self._worker is None:
             self._worker = _Worker(self.spec.fn)
+            weakref.finalize(self, self._worker.stop)  # a box that nobody closed leaves no thread
         start = time.perf_counter()
         try:
             # Copies: the box may work in place.
