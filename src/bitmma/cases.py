@@ -82,16 +82,20 @@ class _Draw:
 
     def bits(self, width: int, shape: tuple[int, ...]) -> npt.NDArray[np.uint64]:
         """Random words of ``width`` bits, 1 to 64."""
-        raw = np.asarray(self._stream.random_raw(int(np.prod(shape))), np.uint64)
-        raw >>= np.uint64(64 - width)
-        return raw.reshape(shape)
+        raw: npt.NDArray[np.uint64] = self._stream.random_raw(shape)
+        if width < 64:
+            raw >>= np.uint64(64 - width)
+        return raw
 
     def integers(self, low: Any, high: Any, shape: tuple[int, ...]) -> Ints:
         """From ``low`` to ``high`` inclusive (arrays broadcast); ``high`` where it is less."""
-        span = np.maximum(np.asarray(high, np.int64) - low, 0).astype(np.uint64) + np.uint64(1)
         words = self.bits(32, shape)
-        if np.broadcast_shapes(shape, span.shape) != shape:
-            words = np.broadcast_to(words, np.broadcast_shapes(shape, span.shape)).copy()
+        if isinstance(low, int) and isinstance(high, int):
+            span: Any = np.uint64(max(high - low, 0) + 1)
+        else:
+            span = np.maximum(np.asarray(high, np.int64) - low, 0).astype(np.uint64) + np.uint64(1)
+            if np.broadcast_shapes(shape, span.shape) != shape:
+                words = np.broadcast_to(words, np.broadcast_shapes(shape, span.shape)).copy()
         words *= span
         words >>= np.uint64(32)
         drawn: Ints = words.view(np.int64)
@@ -101,10 +105,21 @@ class _Draw:
         return drawn
 
     def one_in(self, n: int, shape: tuple[int, ...]) -> npt.NDArray[np.bool_]:
-        return np.equal(self.integers(0, n - 1, shape), 0)
+        """Where ``integers(0, n - 1, shape)`` would be 0; n is 2 or more."""
+        return np.less(self.bits(64, shape), np.uint64(-(-(1 << 32) // n) << 32))
 
 
 # --- codes --------------------------------------------------------------------------------------
+
+
+def select(where: Any, x: Any, y: Any) -> Any:
+    """``np.where`` of integers without a branch: several times as fast on random conditions."""
+    return y ^ (x ^ y) * where
+
+
+def _clip(x: Any, low: Any, high: Any) -> npt.NDArray[Any]:
+    """As ``np.clip``, which for few numbers takes several times as long."""
+    return np.asarray(np.minimum(np.maximum(x, low), high))
 
 
 def _code(fmt: Format, exponent: Ints, fraction: Any, sign: Any = False) -> Codes:
@@ -113,23 +128,23 @@ def _code(fmt: Format, exponent: Ints, fraction: Any, sign: Any = False) -> Code
     Below the lowest exponent the number becomes subnormal, at least the smallest one.
     """
     if fmt.specials == "ue8m0":
-        return np.clip(exponent + fmt.bias, 0, fmt.max_code).astype(fmt.code_dtype)
+        return _clip(exponent + fmt.bias, 0, fmt.max_code).astype(fmt.code_dtype)
     M = fmt.mantissa_bits
-    low = np.minimum(np.maximum(fmt.min_exponent - exponent, 0), M)
-    significand = (np.asarray(fraction, np.int64) | 1 << M) >> low
-    top = np.minimum(np.maximum(exponent, fmt.min_exponent), fmt.max_exponent) - fmt.min_exponent
+    word = np.dtype(np.int64 if fmt.width == 64 else np.int32)
+    exponent, significand = exponent.astype(word), np.asarray(fraction).astype(word)
+    significand = (significand | 1 << M) >> _clip(fmt.min_exponent - exponent, 0, M)
+    top = _clip(exponent, fmt.min_exponent, fmt.max_exponent) - fmt.min_exponent
     magnitude = np.minimum((top << M) + significand, fmt.max_code >> fmt.dropped_bits)
-    return _sign(fmt, magnitude.astype(np.uint64) << np.uint64(fmt.dropped_bits), sign)
+    return _sign(fmt, magnitude.astype(fmt.code_dtype) << fmt.dropped_bits, sign)
 
 
 def _sign(fmt: Format, codes: Any, sign: Any) -> Codes:
     """Codes without sign given one where ``sign`` is true; FNUZ zeros stay +0."""
-    codes = np.asarray(codes, np.uint64)
+    out: Codes = np.asarray(codes).astype(fmt.code_dtype)
     negative = np.asarray(sign, bool)
     if fmt.specials == "fnuz":
-        negative = negative & (codes != 0)
-    code = codes | np.where(negative, np.uint64(fmt.sign_bit), np.uint64(0))
-    out: Codes = code.astype(fmt.code_dtype)
+        negative = negative & (out != 0)
+    out |= negative * fmt.code_dtype.type(fmt.sign_bit)
     return out
 
 
@@ -145,12 +160,12 @@ def _finite(fmt: Format, codes: npt.NDArray[np.uint64]) -> Codes:
     match fmt.specials:
         case "ieee":
             special = codes >> shift & np.uint64(ones) == ones
-            codes = np.where(special, codes ^ np.uint64(1) << shift, codes)
+            codes = codes ^ special.astype(np.uint64) << shift
         case "fn" | "ue8m0":
             special = codes & np.uint64(fmt.nan_code) == fmt.nan_code
             codes = codes - special
         case "fnuz":
-            codes = np.where(codes == fmt.sign_bit, np.uint64(0), codes)
+            codes = codes * (codes != fmt.sign_bit)
     return codes.astype(fmt.code_dtype)
 
 
@@ -255,22 +270,23 @@ class _Rows:
     scale_b: Codes | None
 
 
-def _fractions(s: _Setup, fmt: Format, shape: tuple[int, ...], *, plain: Any = False) -> Ints:
+def _fractions(s: _Setup, fmt: Format, shape: tuple[int, ...], *, plain: Any = False) -> Codes:
     """Mantissas: half random, the rest zero (all, where ``plain``), all ones or a single bit."""
-    M = fmt.mantissa_bits
+    M, word = fmt.mantissa_bits, fmt.code_dtype
     if M == 0:
-        return np.zeros(shape, np.int64)
-    random = s.draw.bits(M, shape).astype(np.int64)
-    one_bit = np.int64(1) << s.draw.integers(0, M - 1, shape)
-    zero, ones = np.zeros_like(random), np.full_like(random, (1 << M) - 1)
-    choices = [random, random, random, random, zero, zero, ones, one_bit]
-    fractions: Ints = np.choose(s.draw.integers(0, 7, shape), choices)
-    return np.where(plain, 0, fractions)
+        return np.zeros(shape, word)
+    random = s.draw.bits(M, shape).astype(word)
+    one_bit = word.type(1) << s.draw.integers(0, M - 1, shape).astype(word)
+    which = s.draw.bits(3, shape).astype(np.uint8)  # of 4 and 5, zero
+    random *= which < 4
+    random |= (which == 6) * word.type((1 << M) - 1)
+    random |= one_bit * (which == 7)
+    return random if plain is False else random * ~np.asarray(plain)
 
 
 def _split(s: _Setup, total: Ints, f: Format, g: Format) -> tuple[Ints, Ints]:
     """``total`` as the sum of an exponent of f and one of g, as near as their ranges allow."""
-    total = np.clip(total, f.min_exponent + g.min_exponent, f.max_exponent + g.max_exponent)
+    total = _clip(total, f.min_exponent + g.min_exponent, f.max_exponent + g.max_exponent)
     low = np.maximum(f.min_exponent, total - g.max_exponent)
     high = np.minimum(f.max_exponent, total - g.min_exponent)
     first = s.draw.integers(low, high, total.shape)
@@ -291,7 +307,7 @@ def _operands(
             low, high = s.products
             spare = np.where(s.draw.one_in(2, blocks.shape), 2, (high - low) // 2)
             total = blocks - high + s.draw.integers(0, spare, blocks.shape)
-            total = np.clip(total, *s.scales)
+            total = _clip(total, *s.scales)
             inside = target - np.repeat(total, s.block, axis=1)
         first, second = _split(s, total, s.fs, s.fs)
         scale_a = _code(s.fs, first, _fractions(s, s.fs, first.shape, plain=plain))
@@ -312,20 +328,20 @@ def _addend(s: _Setup, exponent: Ints, *, plain: bool = False) -> Codes:
 
 
 def _signed_zeros(s: _Setup, fmt: Format, shape: tuple[int, ...]) -> Codes:
-    return _sign(fmt, np.zeros(shape, np.uint64), s.draw.one_in(2, shape))
+    return _sign(fmt, np.zeros(shape, fmt.code_dtype), s.draw.one_in(2, shape))
 
 
 def _drop(s: _Setup, rows: _Rows, lanes: npt.NDArray[np.bool_]) -> None:
     """Make the products of ``lanes`` zero: a or b or both become a signed zero."""
     which = s.draw.integers(0, 2, lanes.shape)
-    rows.a = np.where(lanes & (which != 1), _signed_zeros(s, s.fa, lanes.shape), rows.a)
-    rows.b = np.where(lanes & (which != 0), _signed_zeros(s, s.fb, lanes.shape), rows.b)
+    rows.a = select(lanes & (which != 1), _signed_zeros(s, s.fa, lanes.shape), rows.a)
+    rows.b = select(lanes & (which != 0), _signed_zeros(s, s.fb, lanes.shape), rows.b)
 
 
 def _middle(s: _Setup, low: int, high: int, n: int) -> Ints:
     """Exponents (n,) that a scaled product can have, kept from ``low`` to ``high`` if it can be."""
     lo, hi = s.terms
-    return np.clip(s.draw.integers(max(lo, low), min(hi, high), (n,)), lo, hi)
+    return _clip(s.draw.integers(max(lo, low), min(hi, high), (n,)), lo, hi)
 
 
 def _lane(s: _Setup, n: int) -> npt.NDArray[np.bool_]:
@@ -340,7 +356,7 @@ def _quantized(fmt: Format, x: npt.NDArray[np.float64]) -> Codes:
 
 def _bell(s: _Setup, fmt: Format, shape: tuple[int, ...]) -> Codes:
     """About N(0,1): the sum of four uniform draws, exact in float64 before it is rounded."""
-    total = s.draw.bits(16, (4, *shape)).astype(np.float64).sum(axis=0) - 2 * 65535
+    total = s.draw.bits(16, (4, *shape)).view(np.int64).sum(axis=0) - 2 * 65535
     return _quantized(fmt, np.asarray(total * (1.7320508 / 65536)))
 
 
@@ -383,9 +399,9 @@ def _cancel(s: _Setup, n: int) -> _Rows:
     even = s.k // 2 * 2
     paired = np.repeat(s.draw.one_in(2, (n, even // 2)) & s.draw.one_in(2, (n, 1)), 2, axis=1)
     odd = paired & (np.arange(even) % 2 == 1)
-    rows.a[:, :even] = np.where(odd, np.roll(rows.a[:, :even], 1, axis=1), rows.a[:, :even])
+    rows.a[:, :even] = select(odd, np.roll(rows.a[:, :even], 1, axis=1), rows.a[:, :even])
     mirrored = _negate(s.fb, np.roll(rows.b[:, :even], 1, axis=1))
-    rows.b[:, :even] = np.where(odd, mirrored, rows.b[:, :even])
+    rows.b[:, :even] = select(odd, mirrored, rows.b[:, :even])
     rows.c = _minus_dot(s, rows)
     return rows
 
@@ -419,9 +435,9 @@ def _steps_from(s: _Setup, x: npt.NDArray[np.float64]) -> Codes:
     """Codes of c within three steps of x."""
     code = _quantized(s.fc, np.abs(x)).astype(np.uint64) >> np.uint64(s.fc.dropped_bits)
     steps = s.draw.integers(-3, 3, x.shape)
-    steps = np.where(s.draw.one_in(2, x.shape), 0, steps)
+    steps = select(s.draw.one_in(2, x.shape), 0, steps)
     top = s.fc.max_code >> s.fc.dropped_bits
-    code = np.clip(code.astype(np.int64) + steps, 0, top).astype(np.uint64)
+    code = _clip(code.astype(np.int64) + steps, 0, top).astype(np.uint64)
     return _sign(s.fc, code << np.uint64(s.fc.dropped_bits), np.signbit(x))
 
 
@@ -441,7 +457,7 @@ def _near_f(s: _Setup, n: int) -> _Rows:
         np.where(c_leads, np.minimum(hi, s.fc.max_exponent - F), hi - F), (n,),
     )  # fmt: skip
     # Where the format is too narrow for F the products spread over all it has.
-    small = np.clip(small, lo, hi)
+    small = _clip(small, lo, hi)
     target = small[:, None] + s.draw.integers(-3, 4, (n, s.k))
     leader = _lane(s, n) & ~c_leads[:, None]
     target = np.where(leader, (small + F)[:, None], target)
@@ -468,7 +484,7 @@ def _ties(s: _Setup, n: int) -> _Rows:
         max(lo, floor), np.minimum(hi, np.where(from_c, s.fc.max_exponent, hi) - M - 1), (n,)
     )
     half = np.where(s.draw.one_in(4, (n,)), floor, half)
-    half = np.clip(half, lo, hi)
+    half = _clip(half, lo, hi)
     big = half + M + 1
     main = _lane(s, n)
     other = np.roll(main, 1, axis=1) & ~main  # k = 1 has no other
@@ -488,7 +504,7 @@ def _ties(s: _Setup, n: int) -> _Rows:
 def _e_zero(s: _Setup, n: int) -> _Rows:
     """c is zero and the products are so small that its exponent e_zero is the largest."""
     cut = s.cuts[0]
-    row = np.clip(s.draw.integers(s.e_zero - cut - 1, s.e_zero + 1, (n,)), *s.terms)
+    row = _clip(s.draw.integers(s.e_zero - cut - 1, s.e_zero + 1, (n,)), *s.terms)
     target = row[:, None] - s.draw.integers(0, 3, (n, s.k))
     a, b, scale_a, scale_b = _operands(s, target)
     rows = _Rows(a, b, _signed_zeros(s, s.fc, (n,)), scale_a, scale_b)
@@ -508,11 +524,11 @@ def _subnormal(s: _Setup, n: int) -> _Rows:
 
     inputs = s.draw.one_in(2, (n, 1))
     pick_a, pick_b = (s.draw.one_in(2, (n, s.k)) & inputs for _ in "ab")
-    a, b = np.where(pick_a, tiny(s.fa, a), a), np.where(pick_b, tiny(s.fb, b), b)
+    a, b = select(pick_a, tiny(s.fa, a), a), select(pick_b, tiny(s.fb, b), b)
     c = _addend(s, s.fc.min_exponent + s.draw.integers(-3, 2, (n,)))
     which = s.draw.integers(0, 3, (n,))
     alone = (s.draw.one_in(4, (n,)) & (which != 0))[:, None]  # an output as small as c
-    a = np.where(alone, s.fa.code_dtype.type(0), a)
+    a = a * ~alone
     c = np.where(which == 0, _signed_zeros(s, s.fc, (n,)), np.where(which == 1, c, tiny(s.fc, c)))
     return _Rows(a, b, c, scale_a, scale_b)
 
@@ -568,11 +584,11 @@ def _special(s: _Setup, n: int) -> _Rows:
             (_infs, [inf_a, inf_ab, inf_0], [inf_b, inf_ab], [inf_c]),
             (_signed_zeros, [], [inf_0], []),
         ):
-            here_a, here_b = (lane & np.isin(way, x)[:, None] for x in (in_a, in_b))
-            rows.a = np.where(here_a, bad(s, s.fa, (n, s.k)), rows.a)
-            rows.b = np.where(here_b, bad(s, s.fb, (n, s.k)), rows.b)
-            rows.c = np.where(free_c & np.isin(way, in_c), bad(s, s.fc, (n,)), rows.c)
-        free_c = ~np.isin(way, [nan_c, inf_c])  # the second special leaves the first alone
+            here_a, here_b = (lane & _among(way, x)[:, None] for x in (in_a, in_b))
+            rows.a = select(here_a, bad(s, s.fa, (n, s.k)), rows.a)
+            rows.b = select(here_b, bad(s, s.fb, (n, s.k)), rows.b)
+            rows.c = select(free_c & _among(way, in_c), bad(s, s.fc, (n,)), rows.c)
+        free_c = ~_among(way, [nan_c, inf_c])  # the second special leaves the first alone
         second = s.draw.integers(0, 7, (n,))
         more = infinities[s.draw.integers(0, 3, (n,))]
         way = np.where(way > nan_c, np.where(s.draw.one_in(2, (n,)), second, more), second)
@@ -588,10 +604,14 @@ def _special(s: _Setup, n: int) -> _Rows:
     return rows
 
 
+def _among(x: Ints, some: Sequence[int]) -> npt.NDArray[np.bool_]:
+    return np.asarray(np.equal(x[:, None], some).any(axis=1))
+
+
 def _infs(s: _Setup, fmt: Format, shape: tuple[int, ...]) -> Codes:
     """Inf of either sign, or the nearest thing that the format has: its largest number."""
     code = fmt.inf_code if fmt.has_inf else fmt.max_code
-    return _sign(fmt, np.full(shape, code, np.uint64), s.draw.one_in(2, shape))
+    return _sign(fmt, np.full(shape, code, fmt.code_dtype), s.draw.one_in(2, shape))
 
 
 def _nans(s: _Setup, fmt: Format, shape: tuple[int, ...]) -> Codes:
@@ -604,9 +624,9 @@ def _nans(s: _Setup, fmt: Format, shape: tuple[int, ...]) -> Codes:
         case "fn" | "ue8m0":
             return _sign(fmt, np.full(shape, fmt.nan_code), s.draw.one_in(2, shape))
     M = fmt.mantissa_bits
-    payload = np.maximum(_fractions(s, fmt, shape), 1 << (M - 1)).astype(np.uint64)
-    payload = np.where(s.draw.one_in(2, shape), payload, (payload >> np.uint64(1)) | np.uint64(1))
-    code = np.uint64(fmt.inf_code) | payload << np.uint64(fmt.dropped_bits)
+    payload = np.maximum(_fractions(s, fmt, shape), 1 << (M - 1))
+    payload = select(s.draw.one_in(2, shape), payload, payload >> 1 | 1)
+    code = payload << fmt.dropped_bits | fmt.inf_code
     return _sign(fmt, code, s.draw.one_in(2, shape))
 
 
@@ -617,10 +637,10 @@ def _zeros(s: _Setup, n: int) -> _Rows:
     alone = s.draw.one_in(4, (n, 1))
     _drop(s, rows, alone | ~s.draw.one_in(max(2, s.k // 2), (n, s.k)))
     negative = s.draw.one_in(4, (n, 1)) & alone  # all products and c are -0
-    rows.a = np.where(negative, _sign(s.fa, np.zeros((n, s.k)), True), rows.a)
-    plus = _code(s.fb, np.zeros((n, s.k), np.int64), 0)
-    rows.b = np.where(negative, plus, rows.b)
-    zero = np.where(negative[:, 0], _sign(s.fc, np.zeros(n), True), _signed_zeros(s, s.fc, (n,)))
+    minus_a, minus_c = (_sign(fmt, 0, True) for fmt in (s.fa, s.fc))
+    rows.a = select(negative, minus_a, rows.a)
+    rows.b = select(negative, s.fb.encode(1, 0), rows.b)
+    zero = np.where(negative[:, 0], minus_c, _signed_zeros(s, s.fc, (n,)))
     rows.c = np.where(alone[:, 0] | s.draw.one_in(2, (n,)), zero, rows.c)
     return rows
 
@@ -746,7 +766,8 @@ def _litter(s: _Setup, fmt: Format, codes: Codes) -> Codes:
     """In half of the words, something in the low bits that the unit never sees (tf32)."""
     if not fmt.dropped_bits:
         return codes
-    low = np.where(s.draw.one_in(2, codes.shape), 0, s.draw.bits(fmt.dropped_bits, codes.shape))
+    seen = s.draw.one_in(2, codes.shape)
+    low = s.draw.bits(fmt.dropped_bits, codes.shape) * ~seen
     out: Codes = codes | low.astype(fmt.code_dtype)
     return out
 
@@ -870,33 +891,36 @@ def coverage(traces: Iterable[_TraceLike]) -> Coverage:
     nan: Counter[tuple[str, int]] = Counter()
     for t in traces:
         counts["total"] += 1
-        operands = [
-            *((("a", i), t.a_format, x) for i, x in enumerate(t.a)),
-            *((("b", i), t.b_format, x) for i, x in enumerate(t.b)),
-            (("c", 0), t.c_format, t.c),
-        ]
-        kinds = [_classified(fmt, code) for _, fmt, code in operands]
-        nan.update(
-            position for (position, _, _), (kind, _) in zip(operands, kinds, strict=True)
-            if kind is Kind.NAN
-        )  # fmt: skip
+        operands = {
+            "a": [_classified(t.a_format, x) for x in t.a],
+            "b": [_classified(t.b_format, x) for x in t.b], "c": [_classified(t.c_format, t.c)],
+        }  # fmt: skip
+        seen = {x for kinds in operands.values() for x in kinds}
+        specials = {kind for kind, _ in seen} & {Kind.NAN, Kind.INF}
+        if Kind.NAN in specials:
+            nan.update(
+                (name, i) for name, kinds in operands.items()
+                for i, (kind, _) in enumerate(kinds) if kind is Kind.NAN
+            )  # fmt: skip
         output = formats.get(t.model.d).decode(t.result)
         fmt = formats.get(t.model.d)
         infinities = {p for p in t.products if isinstance(p, str)}
-        if kinds[-1][0] is Kind.INF:
-            infinities.add("-inf" if kinds[-1][1] else "+inf")
-        no_specials = all(kind in (Kind.ZERO, Kind.FINITE) for kind, _ in kinds)
+        ((kind_c, sign_c),) = operands["c"]
+        if kind_c is Kind.INF:
+            infinities.add("-inf" if sign_c else "+inf")
         steps = [step for step in t.steps if step.terms]
         counts.update(
             finite=output.kind in (Kind.ZERO, Kind.FINITE),
             two_terms=any(sum(x.kept != 0 for x in step.terms) >= 2 for step in steps),
-            truncated=any(x.kept and x.cut[0] for step in steps for x in step.terms),
+            truncated=any(
+                x.kept and x.unit > x.q and x.cut[0] for step in steps for x in step.terms
+            ),
             e_zero=any(map(_e_zero_decides, steps)),
             subnormal=output.kind is Kind.FINITE and not output.significand >> fmt.mantissa_bits,
-            overflow=output.kind is Kind.INF and no_specials,
+            overflow=output.kind is Kind.INF and not specials,
             ties=any(_is_tie(t.model, step) for step in steps),
             inf_minus_inf=infinities == {"+inf", "-inf"},
-            negative_zero=any(kind is Kind.ZERO and sign for kind, sign in kinds),
+            negative_zero=(Kind.ZERO, 1) in seen,
         )
     return Coverage(nan=dict(nan), **counts)
 

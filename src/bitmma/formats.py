@@ -116,42 +116,42 @@ class Format:
     dtype_name: str
     signed: bool = True
 
-    @property
+    @functools.cached_property
     def dtype(self) -> np.dtype[Any]:
         """The dtype of arrays of values in this format."""
         return np.dtype(getattr(ml_dtypes, self.dtype_name, self.dtype_name))
 
-    @property
+    @functools.cached_property
     def code_dtype(self) -> np.dtype[Any]:
         """The unsigned integer dtype of arrays of raw codes."""
         return np.dtype(f"u{max(self.width, 8) // 8}")
 
-    @property
+    @functools.cached_property
     def dropped_bits(self) -> int:
         """Low bits of the word that the unit never sees: 13 for tf32, else 0."""
         if not self.signed:
             return 0
         return self.width - 1 - self.exponent_bits - self.mantissa_bits
 
-    @property
+    @functools.cached_property
     def has_inf(self) -> bool:
         return self.specials == "ieee"
 
-    @property
+    @functools.cached_property
     def has_nan(self) -> bool:
         return self.specials != "none"
 
-    @property
+    @functools.cached_property
     def min_exponent(self) -> int:
         """The exponent of the lowest normal and of every subnormal number."""
         return -self.bias if self.specials == "ue8m0" else 1 - self.bias
 
-    @property
+    @functools.cached_property
     def max_exponent(self) -> int:
         """The exponent of the largest finite number."""
         return self.decode(self.max_code).exponent
 
-    @property
+    @functools.cached_property
     def max_code(self) -> int:
         """The code of the largest finite number."""
         top = (1 << (self.exponent_bits + self.mantissa_bits)) - 1
@@ -164,7 +164,7 @@ class Format:
                 code = top
         return code << self.dropped_bits
 
-    @property
+    @functools.cached_property
     def inf_code(self) -> int:
         """The code of +Inf; ValueError where there is none."""
         if not self.has_inf:
@@ -172,7 +172,7 @@ class Format:
         ones = (1 << self.exponent_bits) - 1
         return ones << (self.mantissa_bits + self.dropped_bits)
 
-    @property
+    @functools.cached_property
     def nan_code(self) -> int:
         """The canonical NaN: quiet with an empty payload, or the format's only one."""
         match self.specials:
@@ -185,7 +185,7 @@ class Format:
             case _:
                 raise ValueError(f"{self.name} has no NaN")
 
-    @property
+    @functools.cached_property
     def sign_bit(self) -> int:
         return 1 << (self.width - 1) if self.signed else 0
 
@@ -291,6 +291,9 @@ class Format:
 
     def __str__(self) -> str:
         return self.name
+
+    def __hash__(self) -> int:
+        return hash(self.name)  # as formats are looked up often
 
 
 FORMATS: Mapping[str, Format] = {
@@ -472,8 +475,10 @@ def quantize(
     nan = np.isnan(values)
     if nan.any() and not fmt.has_nan:
         raise ValueError(f"x has a NaN and {fmt} has none")
-    codes = _round_codes(np.where(nan, 1.0, values), fmt, rounding, saturate)
-    if nan.any():
+    if not nan.any():
+        codes = _round_codes(values, fmt, rounding, saturate)
+    else:
+        codes = _round_codes(np.where(nan, 1.0, values), fmt, rounding, saturate)
         codes = np.where(nan, fmt.code_dtype.type(fmt.nan_code), codes)
     return codes.view(fmt.dtype) if codes.dtype != fmt.dtype else codes
 
@@ -512,10 +517,26 @@ def _from_torch(torch: Any, x: Any) -> npt.NDArray[Any]:
     raise TypeError(f"x must be real numbers in a dense tensor, not a {what}") from None
 
 
+#: Numbers rounded at once: their intermediate results stay in a core's cache.
+_PIECE = 1 << 13
+
+
 def _round_codes(
     values: npt.NDArray[np.float64], fmt: Format, rounding: str, saturate: bool
 ) -> npt.NDArray[Any]:
-    """Round finite and infinite float64 values to codes, vectorised over exact float64 steps."""
+    """Round finite and infinite float64 values to codes."""
+    flat, codes = values.reshape(-1), np.empty(values.shape, fmt.code_dtype)
+    found = codes.reshape(-1)
+    for i in range(0, len(flat), _PIECE):
+        piece = slice(i, i + _PIECE)
+        found[piece] = _rounded(flat[piece], fmt, rounding, saturate)
+    return codes
+
+
+def _rounded(
+    values: npt.NDArray[np.float64], fmt: Format, rounding: str, saturate: bool
+) -> npt.NDArray[Any]:
+    """The same of a few (N,), vectorised over exact float64 steps."""
     negative = np.signbit(values)
     if not fmt.signed and (negative & (values != 0)).any():
         raise ValueError(f"x has negative numbers and {fmt} holds none")
@@ -523,43 +544,50 @@ def _round_codes(
         return _round_powers(values, fmt, rounding, saturate)
     magnitude = np.abs(values)
     infinite = np.isinf(magnitude)
-    finite = np.where(infinite, 0.0, magnitude)
+    finite = np.where(infinite, 0.0, magnitude) if infinite.any() else magnitude
     exponent = np.maximum(np.frexp(finite)[1] - 1, fmt.min_exponent)
-    exponent = np.where(finite == 0, fmt.min_exponent, exponent)
+    exponent[finite == 0] = fmt.min_exponent
     # Exact: a float64 over one step of the target is below 2**53 and scaling is by a power of two.
     # (Scaled in two factors, so that f64's own subnormals neither overflow nor lose bits.)
     shift = fmt.mantissa_bits - exponent
-    steps = np.ldexp(np.ldexp(finite, shift // 2), shift - shift // 2)
-    whole = np.floor(steps)
-    rest = steps - whole
-    up = {
-        "RNE": (rest > 0.5) | ((rest == 0.5) & (whole % 2 == 1)),
-        "RNA": rest >= 0.5,
-        "RZ": np.zeros_like(negative),
-        "RD": (rest > 0) & negative,
-        "RU": (rest > 0) & ~negative,
-        "RA": rest > 0,
-    }[rounding]
-    count = whole.astype(np.int64) + up
+    half = shift >> 1
+    steps = np.ldexp(np.ldexp(finite, half), shift - half)
     code = (exponent - fmt.min_exponent).astype(np.int64) << fmt.mantissa_bits
-    code += count  # a carry into the next binade is the next code: the layout is monotonic
-    top = fmt.max_code >> fmt.dropped_bits
-    over = (code > top) & ~infinite
-    inward = {"RZ": np.ones_like(negative), "RD": ~negative, "RU": negative}.get(
-        rounding, np.zeros_like(negative)
-    )
-    clamp = saturate or fmt.specials == "none"
-    to_max = (over | infinite) if clamp else over & inward
-    code = np.where(to_max, top, code)
-    lost = (over | infinite) & ~to_max
+    # A carry into the next binade is the next code: the layout is monotonic.
+    code += _whole(steps, negative, rounding).astype(np.int64)
     word = code.astype(np.uint64) << np.uint64(fmt.dropped_bits)
-    if lost.any():
-        word = np.where(lost, np.uint64(fmt.inf_code if fmt.has_inf else fmt.nan_code), word)
+    beyond = (code > fmt.max_code >> fmt.dropped_bits) | infinite
+    if beyond.any():
+        if saturate or fmt.specials == "none":
+            ends: Any = np.uint64(fmt.max_code)
+        else:
+            inward = {"RZ": True, "RD": ~negative, "RU": negative}.get(rounding, False)
+            lost = fmt.inf_code if fmt.has_inf else fmt.nan_code
+            ends = np.where(inward & ~infinite, np.uint64(fmt.max_code), np.uint64(lost))
+        word = np.where(beyond, ends, word)
     sign = negative & fmt.signed
     if fmt.specials == "fnuz":
         sign &= (word != 0) & (word != fmt.nan_code)
-    word |= np.where(sign, np.uint64(fmt.sign_bit), np.uint64(0))
-    return word.astype(fmt.code_dtype)
+    codes: npt.NDArray[Any] = word.astype(fmt.code_dtype)
+    codes |= sign * fmt.code_dtype.type(fmt.sign_bit)
+    return codes
+
+
+def _whole(
+    steps: npt.NDArray[np.float64], negative: npt.NDArray[np.bool_], rounding: str
+) -> npt.NDArray[np.float64]:
+    """Magnitudes rounded to integers; ``negative`` says of which sign they are."""
+    down: npt.NDArray[np.float64] = np.floor(steps)
+    match rounding:
+        case "RNE":
+            return np.rint(steps)
+        case "RNA":
+            return down + (steps - down >= 0.5)
+        case "RZ":
+            return down
+        case "RA":
+            return np.ceil(steps)
+    return np.where(negative == (rounding == "RD"), np.ceil(steps), down)
 
 
 def _round_powers(

@@ -10,10 +10,11 @@ arXiv 2512.07004 (recordings that confirm T-FDPA on eight NVIDIA GPUs).
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 from bitmma import formats
@@ -294,10 +295,11 @@ def trace(
     check_k(model, len(a), "the length of a")
     fill = [0] * (-len(a) % model.group)
     flush = getattr(model, "flush_in", "no")
+    fa, fb = formats.get(a_format), formats.get(b_format)
     work = _Work(
         model,
-        [_flushed(_Operand(formats.get(a_format), x), flush) for x in [*a, *fill]],
-        [_flushed(_Operand(formats.get(b_format), x), flush) for x in [*b, *fill]],
+        [_flushed(_operand(fa, x), flush) for x in [*a, *fill]],
+        [_flushed(_operand(fb, x), flush) for x in [*b, *fill]],
         [_Operand(formats.get(scale_format), x) for x in scale_a] if scale_format else [],
         [_Operand(formats.get(scale_format), x) for x in scale_b] if scale_format else [],
         block=(block or len(a) // len(scale_a)) if scale_a else 0,
@@ -337,6 +339,9 @@ class _Operand:
         self.q = self.e - fmt.mantissa_bits
 
 
+_operand = functools.lru_cache(1 << 14)(_Operand)  # of narrow formats there are few
+
+
 @dataclass
 class _Work:
     """One dot product under evaluation."""
@@ -347,11 +352,16 @@ class _Work:
     scale_a: list[_Operand]
     scale_b: list[_Operand]
     block: int = 0  # products that share a scale
+    _products: dict[int, Term] = field(default_factory=dict)
 
     def product(self, i: int) -> Term:
         """a[i]*b[i], exact and never renormalised: its exponent is e_a + e_b (section 2)."""
-        a, b = self.a[i], self.b[i]
-        return Term(f"a{i}*b{i}", a.n * b.n, a.q + b.q, a.e + b.e)
+        found = self._products.get(i)
+        if found is None:
+            a, b = self.a[i], self.b[i]
+            found = Term(f"a{i}*b{i}", a.n * b.n, a.q + b.q, a.e + b.e)
+            self._products[i] = found
+        return found
 
     def special_product(self, i: int) -> str | None:
         """ "nan", "+inf" or "-inf" where the product is no number."""
@@ -797,9 +807,10 @@ def _value_text(n: int, q: int) -> str:
     zeros = (n & -n).bit_length() - 1 if n else 0
     n, q = n >> zeros, q + zeros if n else 0
     if abs(n) < 1 << 53 and -40 <= q <= 40:
-        decimal = repr(math.ldexp(n, q)).removesuffix(".0")
-        if len(decimal) <= 16 and Fraction(decimal) == Fraction(n) * Fraction(2) ** q:
-            return decimal
+        value = math.ldexp(n, q)
+        text = repr(value).removesuffix(".0")
+        if len(text) <= 16 and Decimal(text) == Decimal(value):
+            return text
     return f"{n}·2^{q}"
 
 

@@ -236,7 +236,8 @@ class Box:
         mixed = np.where(i[:, None] == j, i[:, None], i[:, None] + 3 * j) % r
         a, b = rows(x.a), columns(x.b)
         assert a is not None and b is not None
-        return Dots(a, b, x.c[lanes[:, mixed]], rows(x.scale_a), columns(x.scale_b))
+        found = Dots(a, b, x.c[lanes[:, mixed]], rows(x.scale_a), columns(x.scale_b))
+        return found.each(np.ascontiguousarray)  # they are used many times
 
     @staticmethod
     def pick(calls: Dots, places: npt.NDArray[np.int64]) -> Dots:

@@ -45,7 +45,8 @@ def outliers(box: Box, count: int, seed: int) -> Dots:
 
     def draw(fmt: Format, *shape: int) -> Codes:
         x = rng.standard_normal(shape)
-        x += (rng.random(shape) < 0.001) * rng.standard_normal(shape) * 100
+        far = rng.integers(0, max(x.size, 1), rng.binomial(x.size, 0.001))
+        x.reshape(-1)[far] += rng.standard_normal(len(far)) * 100
         codes: Codes = formats.quantize(x, fmt, saturate=True).view(fmt.code_dtype)
         return codes
 

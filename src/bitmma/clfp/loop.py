@@ -417,7 +417,7 @@ class _Run:
                     self.progress(Progress("differential test", tested, inputs, "bit against bit"))
                 drawn += x.count
                 sample.append(x)
-                size = min(4 * size, most)
+                size = min(16 * size, most)
         self.note("differential test", f"{model!r}: {tested} outputs, no difference")
         self.report.tested = tested
         every = Dots.join(sample)

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bitmma import formats
+from bitmma.cases import select
 from bitmma.clfp.box import Box, Codes, Dots
 from bitmma.clfp.numbers import Range
 from bitmma.formats import Format
@@ -114,7 +115,8 @@ class _Setting:
         step = np.where(self.one_in(3, n), k, step)
         start = (self.rng.random(n) * (k // step)).astype(np.int64) * step
         lane = np.arange(k)
-        order = self.rng.random((n, k)) + 2.0 * ((lane - start[:, None]) // step[:, None] != 0)
+        outside = (lane < start[:, None]) | (lane >= (start + step)[:, None])
+        order = self.rng.random((n, k)) + 2.0 * outside
         order = np.where(self.one_in(2, n, 1), order, np.abs(lane - start[:, None]) + 0.0)
         picked = np.argsort(order, axis=1)[:, :terms]
         found = np.full((n, terms), -1, np.int64)
@@ -473,7 +475,9 @@ def _written(s: _Setting, x: _Terms) -> Dots:
     n, k = len(x.e), s.k
     a, b = _beside(s, x, k + 2)
     rows = np.arange(n)[:, None]
-    c, c_held = _numbers(s, fc, x.e, x.shape, x.negative)
+    is_c, none = x.lane == k, x.lane < 0
+    with_c, at = is_c.any(axis=1), (rows[:, 0], is_c.argmax(axis=1))
+    c, c_held = _numbers(s, fc, x.e[at], x.shape[at], x.negative[at])
     up = np.zeros(n, np.int64)
     if fs is not None:
         products = np.where((x.lane >= 0) & (x.lane < k), x.e, s.range.lowest)
@@ -484,15 +488,14 @@ def _written(s: _Setting, x: _Terms) -> Dots:
     ra, rb, r_held = _products(s, x.rest - up, np.zeros(n, np.int64), x.rest_negative)
     r_held |= ~x.rest_used
     a[x.rest_used], b[x.rest_used] = ra[x.rest_used, None], rb[x.rest_used, None]
-    is_c, none = x.lane == k, x.lane < 0
-    lane = np.where(is_c | none, k + 1, x.lane)  # a lane for nothing
+    lane = select(is_c | none, k + 1, x.lane)  # a lane for nothing
     a[rows, lane], b[rows, lane] = pa, pb
     zero = np.where(x.minus_c & (fc.specials != "fnuz"), fc.sign_bit, 0).astype(fc.code_dtype)
-    addend = np.where(is_c.any(axis=1), np.where(is_c, c, 0).max(axis=1), zero)
+    addend = np.where(with_c, c, zero)
     if x.solved is not None:
         solved = _c_beside(s, a[:, :k], b[:, :k], x, up)
-        addend = np.where(is_c.any(axis=1), addend, solved)
-    good = (np.where(is_c, c_held, held) | none).all(axis=1) & r_held
+        addend = np.where(with_c, addend, solved)
+    good = (select(is_c, c_held[:, None], held) | none).all(axis=1) & r_held
     found = a[good, :k], b[good, :k], addend.astype(fc.code_dtype)[good]
     if fs is None or s.box.spec.block is None:
         return Dots(*found)
@@ -526,34 +529,37 @@ def _beside(s: _Setting, x: _Terms, lanes: int) -> tuple[Codes, Codes]:
     """Operands of the products that are no terms: one or both of them zero, of all signs."""
     n = len(x.e)
     negative = s.one_in(2, n, 1) ^ (s.one_in(2, n, lanes) & s.one_in(4, n, 1))
-    other = np.where(s.one_in(2, n, 1), negative ^ x.minus_zero[:, None], s.one_in(2, n, lanes))
+    other = select(s.one_in(2, n, 1), negative ^ x.minus_zero[:, None], s.one_in(2, n, lanes))
     which = s.choose([0, 0, 1, 2], n, 1)
     found = []
     for fmt, sign, is_one in zip(
         s.box.formats[:2], (negative, other), (which == 1, which == 2), strict=True
     ):
         signed = is_one if fmt.specials == "fnuz" else np.ones((n, 1), bool)
-        code = np.where(is_one, fmt.encode(1, 0), 0) | np.where(sign & signed, fmt.sign_bit, 0)
-        found.append(code.astype(fmt.code_dtype))
+        word = fmt.code_dtype.type
+        found.append(is_one * word(fmt.encode(1, 0)) | (sign & signed) * word(fmt.sign_bit))
     return found[0], found[1]
 
 
 def _numbers(s: _Setting, fmt: Format, e: Ints, shape: Ints, negative: Mask) -> tuple[Codes, Mask]:
     """Codes of one number each, and where the format has it."""
-    M, low = fmt.mantissa_bits, fmt.min_exponent
-    bit = 1 << np.maximum(M - s.choose(s.gaps, *e.shape), 0) & (1 << M) - 1
-    some = s.rng.integers(0, 1 << M, e.shape)
-    half = 1 << M >> 1
-    run = (1 << M) - (1 << np.maximum(M - s.choose(range(1, 6), *e.shape), 0))
-    zero = np.zeros_like(e)
-    shapes = [zero, zero + half, zero + (1 << M) - 1, zero + min(1, M), bit, run, some, zero, zero]
-    fraction: Ints = np.choose(shape, shapes)
+    M, low, word = fmt.mantissa_bits, fmt.min_exponent, fmt.code_dtype
+    whole = np.int64 if fmt.width == 64 else np.int32
+    plain = {_HALVES: 1 << M >> 1, _MOST: (1 << M) - 1, _ODD: min(1, M)}
+    fraction = np.array([plain.get(x, 0) for x in range(9)], whole)[shape]
+    flat, shapes = fraction.reshape(-1), shape.reshape(-1)
+    bit, run, some = (np.flatnonzero(shapes == x) for x in (_BIT, _RUN, _ANY))
+    flat[bit] = 1 << np.maximum(M - s.choose(s.gaps, len(bit)), 0) & (1 << M) - 1
+    flat[run] = (1 << M) - (1 << np.maximum(M - s.choose(range(1, 6), len(run)), 0))
+    flat[some] = s.rng.integers(0, 1 << M, len(some))
+    e = e.astype(whole)
     down = np.clip(low - e, 0, M + 1)
-    code = (np.maximum(e, low) - low << M) + ((fraction | 1 << M) >> down)
-    held = (down <= M) & (code <= fmt.max_code >> fmt.dropped_bits)
-    words = (np.where(held, code, 0) << fmt.dropped_bits).astype(np.uint64)
-    words |= np.where(negative & held, np.uint64(fmt.sign_bit), np.uint64(0))
-    return words.astype(fmt.code_dtype), held
+    binade = np.clip(e - low, 0, fmt.max_exponent + 1 - low)
+    code = (binade << M) + ((fraction | 1 << M) >> down)
+    held: Mask = (down <= M) & (code <= fmt.max_code >> fmt.dropped_bits)
+    words = (code * held).astype(word) << fmt.dropped_bits
+    words |= (negative & held) * word.type(fmt.sign_bit)
+    return words, held
 
 
 def _products(s: _Setting, e: Ints, shape: Ints, negative: Mask) -> tuple[Codes, Codes, Mask]:
@@ -564,11 +570,11 @@ def _products(s: _Setting, e: Ints, shape: Ints, negative: Mask) -> tuple[Codes,
     # Below all of those a stays normal down to its lowest exponent, and then b.
     half = np.maximum(half, fa.min_exponent)
     below = e < fa.min_exponent + fb.min_exponent - fb.mantissa_bits
-    half = np.where(below, e - fb.min_exponent + fb.mantissa_bits, half)
-    half = np.where(shape == _SMALL, fa.min_exponent - min(1, fa.mantissa_bits), half)
-    half = np.where(shape == _LEAST, fa.min_exponent - fa.mantissa_bits, half)
+    half = select(below, e - fb.min_exponent + fb.mantissa_bits, half)
+    half = select(shape == _SMALL, fa.min_exponent - min(1, fa.mantissa_bits), half)
+    half = select(shape == _LEAST, fa.min_exponent - fa.mantissa_bits, half)
     single = (shape == _ODD) | (shape == _RUN)
-    b_shape = np.where(single, _ONE, shape)
+    b_shape = select(single, _ONE, shape)
     a, a_held = _numbers(s, fa, half, shape, negative)
     b, b_held = _numbers(s, fb, e - half, b_shape, s.one_in(2, *e.shape) & (shape == _ANY))
     return a, b, a_held & b_held
