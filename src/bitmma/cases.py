@@ -27,10 +27,13 @@ __all__ = [
     "CATEGORIES",
     "Cases",
     "Coverage",
+    "Draw",
     "Matrices",
+    "clip",
     "coverage",
     "generate",
     "matrices",
+    "select",
 ]
 
 Codes = npt.NDArray[Any]
@@ -74,7 +77,7 @@ class Matrices:
 # --- integers from the raw stream ---------------------------------------------------------------
 
 
-class _Draw:
+class Draw:
     """Integer draws that depend on nothing but the seed."""
 
     def __init__(self, *seed: int) -> None:
@@ -117,7 +120,7 @@ def select(where: Any, x: Any, y: Any) -> Any:
     return y ^ (x ^ y) * where
 
 
-def _clip(x: Any, low: Any, high: Any) -> npt.NDArray[Any]:
+def clip(x: Any, low: Any, high: Any) -> npt.NDArray[Any]:
     """As ``np.clip``, which for few numbers takes several times as long."""
     return np.asarray(np.minimum(np.maximum(x, low), high))
 
@@ -128,12 +131,12 @@ def _code(fmt: Format, exponent: Ints, fraction: Any, sign: Any = False) -> Code
     Below the lowest exponent the number becomes subnormal, at least the smallest one.
     """
     if fmt.specials == "ue8m0":
-        return _clip(exponent + fmt.bias, 0, fmt.max_code).astype(fmt.code_dtype)
+        return clip(exponent + fmt.bias, 0, fmt.max_code).astype(fmt.code_dtype)
     M = fmt.mantissa_bits
     word = np.dtype(np.int64 if fmt.width == 64 else np.int32)
     exponent, significand = exponent.astype(word), np.asarray(fraction).astype(word)
-    significand = (significand | 1 << M) >> _clip(fmt.min_exponent - exponent, 0, M)
-    top = _clip(exponent, fmt.min_exponent, fmt.max_exponent) - fmt.min_exponent
+    significand = (significand | 1 << M) >> clip(fmt.min_exponent - exponent, 0, M)
+    top = clip(exponent, fmt.min_exponent, fmt.max_exponent) - fmt.min_exponent
     magnitude = np.minimum((top << M) + significand, fmt.max_code >> fmt.dropped_bits)
     return _sign(fmt, magnitude.astype(fmt.code_dtype) << fmt.dropped_bits, sign)
 
@@ -187,7 +190,7 @@ def _sum_of_products(
 class _Setup:
     """What the drawers draw for. Exponent ranges are those of normal numbers, unscaled."""
 
-    draw: _Draw
+    draw: Draw
     model: Model
     fa: Format
     fb: Format
@@ -286,7 +289,7 @@ def _fractions(s: _Setup, fmt: Format, shape: tuple[int, ...], *, plain: Any = F
 
 def _split(s: _Setup, total: Ints, f: Format, g: Format) -> tuple[Ints, Ints]:
     """``total`` as the sum of an exponent of f and one of g, as near as their ranges allow."""
-    total = _clip(total, f.min_exponent + g.min_exponent, f.max_exponent + g.max_exponent)
+    total = clip(total, f.min_exponent + g.min_exponent, f.max_exponent + g.max_exponent)
     low = np.maximum(f.min_exponent, total - g.max_exponent)
     high = np.minimum(f.max_exponent, total - g.min_exponent)
     first = s.draw.integers(low, high, total.shape)
@@ -307,7 +310,7 @@ def _operands(
             low, high = s.products
             spare = np.where(s.draw.one_in(2, blocks.shape), 2, (high - low) // 2)
             total = blocks - high + s.draw.integers(0, spare, blocks.shape)
-            total = _clip(total, *s.scales)
+            total = clip(total, *s.scales)
             inside = target - np.repeat(total, s.block, axis=1)
         first, second = _split(s, total, s.fs, s.fs)
         scale_a = _code(s.fs, first, _fractions(s, s.fs, first.shape, plain=plain))
@@ -341,7 +344,7 @@ def _drop(s: _Setup, rows: _Rows, lanes: npt.NDArray[np.bool_]) -> None:
 def _middle(s: _Setup, low: int, high: int, n: int) -> Ints:
     """Exponents (n,) that a scaled product can have, kept from ``low`` to ``high`` if it can be."""
     lo, hi = s.terms
-    return _clip(s.draw.integers(max(lo, low), min(hi, high), (n,)), lo, hi)
+    return clip(s.draw.integers(max(lo, low), min(hi, high), (n,)), lo, hi)
 
 
 def _lane(s: _Setup, n: int) -> npt.NDArray[np.bool_]:
@@ -437,7 +440,7 @@ def _steps_from(s: _Setup, x: npt.NDArray[np.float64]) -> Codes:
     steps = s.draw.integers(-3, 3, x.shape)
     steps = select(s.draw.one_in(2, x.shape), 0, steps)
     top = s.fc.max_code >> s.fc.dropped_bits
-    code = _clip(code.astype(np.int64) + steps, 0, top).astype(np.uint64)
+    code = clip(code.astype(np.int64) + steps, 0, top).astype(np.uint64)
     return _sign(s.fc, code << np.uint64(s.fc.dropped_bits), np.signbit(x))
 
 
@@ -457,7 +460,7 @@ def _near_f(s: _Setup, n: int) -> _Rows:
         np.where(c_leads, np.minimum(hi, s.fc.max_exponent - F), hi - F), (n,),
     )  # fmt: skip
     # Where the format is too narrow for F the products spread over all it has.
-    small = _clip(small, lo, hi)
+    small = clip(small, lo, hi)
     target = small[:, None] + s.draw.integers(-3, 4, (n, s.k))
     leader = _lane(s, n) & ~c_leads[:, None]
     target = np.where(leader, (small + F)[:, None], target)
@@ -484,7 +487,7 @@ def _ties(s: _Setup, n: int) -> _Rows:
         max(lo, floor), np.minimum(hi, np.where(from_c, s.fc.max_exponent, hi) - M - 1), (n,)
     )
     half = np.where(s.draw.one_in(4, (n,)), floor, half)
-    half = _clip(half, lo, hi)
+    half = clip(half, lo, hi)
     big = half + M + 1
     main = _lane(s, n)
     other = np.roll(main, 1, axis=1) & ~main  # k = 1 has no other
@@ -504,7 +507,7 @@ def _ties(s: _Setup, n: int) -> _Rows:
 def _e_zero(s: _Setup, n: int) -> _Rows:
     """c is zero and the products are so small that its exponent e_zero is the largest."""
     cut = s.cuts[0]
-    row = _clip(s.draw.integers(s.e_zero - cut - 1, s.e_zero + 1, (n,)), *s.terms)
+    row = clip(s.draw.integers(s.e_zero - cut - 1, s.e_zero + 1, (n,)), *s.terms)
     target = row[:, None] - s.draw.integers(0, 3, (n, s.k))
     a, b, scale_a, scale_b = _operands(s, target)
     rows = _Rows(a, b, _signed_zeros(s, s.fc, (n,)), scale_a, scale_b)
@@ -751,7 +754,7 @@ def generate(
     )  # fmt: skip
     for number in sorted(set(chosen.tolist())):
         where = np.flatnonzero(chosen == number)
-        setup = _Setup(_Draw(seed, number), model, fa, fb, fc, k, fs, block or 1)
+        setup = _Setup(Draw(seed, number), model, fa, fb, fc, k, fs, block or 1)
         rows = _DRAWERS[CATEGORIES[number]](setup, len(where))
         for fmt, codes, target in ((fa, rows.a, cases.a), (fb, rows.b, cases.b),
                                    (fc, rows.c, cases.c)):  # fmt: skip
@@ -808,7 +811,7 @@ def matrices(
     fa, fb, fc = formats.get(a_format), formats.get(b_format), formats.get(c_format)
     cancelled = cases.category[mixed] == CATEGORIES.index("cancel")
     if cancelled.any():
-        setup = _Setup(_Draw(seed, len(CATEGORIES)), model, fa, fb, fc, k, fs, block or 1)
+        setup = _Setup(Draw(seed, len(CATEGORIES)), model, fa, fb, fc, k, fs, block or 1)
         dot = _sum_of_products(
             _scaled_values(fa, a, fs, scale_a)[:, None, :],
             _scaled_values(fb, b, fs, scale_b)[None, :, :], (m, n),

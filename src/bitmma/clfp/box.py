@@ -53,13 +53,17 @@ class Dots:
         """Some of them: by a slice, a mask or an array of indices."""
         return self.each(lambda x: x[index])
 
-    def with_columns(self, shift: int) -> Dots:
-        """Of whole calls: each with the columns of another one, ``shift`` before it."""
-        if not shift:
-            return self
-        b = np.roll(self.b, shift, axis=0)
-        scale_b = None if self.scale_b is None else np.roll(self.scale_b, shift, axis=0)
-        return replace(self, b=b, scale_b=scale_b)
+    def meetings(self, count: int) -> Iterator[Dots]:
+        """Of whole calls: so many times all of them, after the first with columns of others."""
+        if count == 1:
+            yield self
+            return
+        n = len(self.c)
+        b, scale_b = (None if x is None else np.concatenate([x, x]) for x in (self.b, self.scale_b))
+        assert b is not None
+        for shift in range(count):
+            part = slice(-shift % n, -shift % n + n)
+            yield replace(self, b=b[part], scale_b=None if scale_b is None else scale_b[part])
 
     @property
     def count(self) -> int:
@@ -224,20 +228,23 @@ class Box:
         m, n = self.spec.m, self.spec.n
         r = min(m, n)
         calls = -(-x.count // r)
-        lanes = (np.arange(calls * r) % max(x.count, 1)).reshape(calls, r)
+        if x.count < calls * r:
+            x = x[np.arange(calls * r) % max(x.count, 1)]
         i, j = np.arange(m), np.arange(n)
 
-        def rows(codes: Codes | None) -> Codes | None:
-            return None if codes is None else codes[lanes[:, i % r]]
+        def rows(codes: Codes | None, which: npt.NDArray[np.int64] = i) -> Codes | None:
+            if codes is None:
+                return None
+            return codes.reshape(calls, r, codes.shape[1]).take(which % r, axis=1)
 
         def columns(codes: Codes | None) -> Codes | None:
-            return None if codes is None else codes[lanes[:, j % r]].swapaxes(1, 2)
+            found = rows(codes, j)
+            return None if found is None else np.ascontiguousarray(found.swapaxes(1, 2))
 
         mixed = np.where(i[:, None] == j, i[:, None], i[:, None] + 3 * j) % r
-        a, b = rows(x.a), columns(x.b)
+        a, b, c = rows(x.a), columns(x.b), x.c.reshape(calls, r).take(mixed, axis=1)
         assert a is not None and b is not None
-        found = Dots(a, b, x.c[lanes[:, mixed]], rows(x.scale_a), columns(x.scale_b))
-        return found.each(np.ascontiguousarray)  # they are used many times
+        return Dots(a, b, c, rows(x.scale_a), columns(x.scale_b))
 
     @staticmethod
     def pick(calls: Dots, places: npt.NDArray[np.int64]) -> Dots:
@@ -256,6 +263,16 @@ class Box:
 
     def mma(self, x: Dots) -> Codes:
         """(calls, m, n) codes of whole calls, shaped as `tiles` returns them."""
+        out = np.empty((len(x.a), self.spec.m, self.spec.n), self.formats[3].code_dtype)
+        for part, codes in self.answers(x):
+            out[part] = codes
+        return out
+
+    def answers(self, x: Dots) -> Iterator[tuple[slice, Codes]]:
+        """The same, as many calls as are made at once: which of them, and codes to read now.
+
+        They may lie in the box's own memory, which it may use again.
+        """
         s = self.spec
         fmts = (*self.formats[:3], self.scale_format, self.scale_format)
         given = [
@@ -263,16 +280,17 @@ class Box:
             for codes, fmt in zip((x.a, x.b, x.c, x.scale_a, x.scale_b), fmts, strict=True)
             if codes is not None and fmt is not None
         ]
-        out = np.empty((len(x.a), s.m, s.n), self.formats[3].code_dtype)
-        step = max(1, _ELEMENTS_PER_CALL // (s.k * (s.m + s.n) + 2 * s.m * s.n))
         if s.batched:
+            step = max(1, _ELEMENTS_PER_CALL // (s.k * (s.m + s.n) + 2 * s.m * s.n))
             for start in range(0, len(x.a), step):
-                part = slice(start, start + step)
-                out[part] = self._ask([x[part] for x in given], out[part].shape)
+                part = slice(start, min(start + step, len(x.a)))
+                shape = (part.stop - start, s.m, s.n)
+                yield part, self._ask([x[part] for x in given], shape)
         else:
+            out = np.empty((len(x.a), s.m, s.n), self.formats[3].code_dtype)
             for t in range(len(x.a)):
                 out[t] = self._ask([x[t] for x in given], (s.m, s.n))
-        return out
+            yield slice(0, len(x.a)), out
 
     def _ask(self, arrays: list[Codes], shape: tuple[int, ...]) -> Codes:
         arrays = [np.ascontiguousarray(x) for x in arrays]

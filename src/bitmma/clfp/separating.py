@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from bitmma import formats
-from bitmma.cases import select
+from bitmma.cases import Draw, clip, select
 from bitmma.clfp.box import Box, Codes, Dots
 from bitmma.clfp.numbers import Range
 from bitmma.formats import Format
@@ -68,7 +69,7 @@ class _Setting:
 
     def __init__(self, box: Box, models: Iterable[Model], seed: int) -> None:
         self.box, self.k = box, box.k
-        self.rng = np.random.default_rng([seed, 11])
+        self.rng, self.draw = np.random.default_rng([seed, 11]), Draw(seed, 12)
         self.plain = Range(box)  # of products without scales
         self.range = r = Range(box)
         _, _, fc, fd = box.formats
@@ -98,12 +99,13 @@ class _Setting:
         self.places = np.array(sorted({v + i for v in ends for i in (-2, -1, 0, 1)}), np.int64)
 
     def choose(self, values: Sequence[int] | Ints, *shape: int) -> Ints:
-        found: Ints = np.asarray(values, np.int64)[self.rng.integers(len(values), size=shape)]
+        if isinstance(values, range) and values.step == 1:
+            return self.draw.integers(values.start, values.stop - 1, shape)
+        found: Ints = np.asarray(values, np.int64)[self.draw.integers(0, len(values) - 1, shape)]
         return found
 
     def one_in(self, n: float, *shape: int) -> Mask:
-        found: Mask = self.rng.random(shape) < 1 / n
-        return found
+        return np.less(self.draw.bits(32, shape), np.uint64(2**32 / n))
 
     def lanes(self, n: int, terms: int) -> Ints:
         """Lanes (n, terms) of each row, all different, often of one step; c at times one of them.
@@ -457,8 +459,8 @@ def _scaled(s: _Setting, n: int) -> Dots:
 def _scales(fs: Format, e: Ints) -> tuple[Codes, Codes]:
     """Two scales, powers of two, whose product is 2^e, or the nearest that there is."""
     low, high = fs.min_exponent, fs.max_exponent
-    half = np.clip(e >> 1, low, high)
-    halves = half, np.clip(e - half, low, high)
+    half = clip(e >> 1, low, high)
+    halves = half, clip(e - half, low, high)
     first = int(fs.specials != "ue8m0")  # the field of normal numbers
     scale_a, scale_b = (
         ((x - low + first) << fs.mantissa_bits).astype(fs.code_dtype) for x in halves
@@ -483,11 +485,13 @@ def _written(s: _Setting, x: _Terms) -> Dots:
         products = np.where((x.lane >= 0) & (x.lane < k), x.e, s.range.lowest)
         top = np.maximum(products.max(axis=1), np.where(x.rest_used, x.rest, s.range.lowest))
         up = top - s.plain.high + s.choose(range(s.plain.high - s.plain.low + 1), n) // 2
-        up = np.clip(up, 2 * fs.min_exponent, 2 * fs.max_exponent)
+        up = clip(up, 2 * fs.min_exponent, 2 * fs.max_exponent)
     pa, pb, held = _products(s, x.e - up[:, None], x.shape, x.negative)
-    ra, rb, r_held = _products(s, x.rest - up, np.zeros(n, np.int64), x.rest_negative)
-    r_held |= ~x.rest_used
-    a[x.rest_used], b[x.rest_used] = ra[x.rest_used, None], rb[x.rest_used, None]
+    r_held = np.ones(n, bool)
+    if x.rest_used.any():
+        ra, rb, r_held = _products(s, x.rest - up, np.zeros(n, np.int64), x.rest_negative)
+        r_held |= ~x.rest_used
+        a[x.rest_used], b[x.rest_used] = ra[x.rest_used, None], rb[x.rest_used, None]
     lane = select(is_c | none, k + 1, x.lane)  # a lane for nothing
     a[rows, lane], b[rows, lane] = pa, pb
     zero = np.where(x.minus_c & (fc.specials != "fnuz"), fc.sign_bit, 0).astype(fc.code_dtype)
@@ -544,17 +548,22 @@ def _beside(s: _Setting, x: _Terms, lanes: int) -> tuple[Codes, Codes]:
 def _numbers(s: _Setting, fmt: Format, e: Ints, shape: Ints, negative: Mask) -> tuple[Codes, Mask]:
     """Codes of one number each, and where the format has it."""
     M, low, word = fmt.mantissa_bits, fmt.min_exponent, fmt.code_dtype
-    whole = np.int64 if fmt.width == 64 else np.int32
+    whole = np.dtype(np.int64 if fmt.width == 64 else np.int32)
     plain = {_HALVES: 1 << M >> 1, _MOST: (1 << M) - 1, _ODD: min(1, M)}
+    drawn: dict[int, Callable[[int], Any]] = {
+        _BIT: lambda n: 1 << np.maximum(M - s.choose(s.gaps, n), 0) & (1 << M) - 1,
+        _RUN: lambda n: (1 << M) - (1 << np.maximum(M - s.choose(range(1, 6), n), 0)),
+        _ANY: lambda n: s.draw.bits(M, (n,)),
+    }
     fraction = np.array([plain.get(x, 0) for x in range(9)], whole)[shape]
     flat, shapes = fraction.reshape(-1), shape.reshape(-1)
-    bit, run, some = (np.flatnonzero(shapes == x) for x in (_BIT, _RUN, _ANY))
-    flat[bit] = 1 << np.maximum(M - s.choose(s.gaps, len(bit)), 0) & (1 << M) - 1
-    flat[run] = (1 << M) - (1 << np.maximum(M - s.choose(range(1, 6), len(run)), 0))
-    flat[some] = s.rng.integers(0, 1 << M, len(some))
-    e = e.astype(whole)
-    down = np.clip(low - e, 0, M + 1)
-    binade = np.clip(e - low, 0, fmt.max_exponent + 1 - low)
+    for one, draw in drawn.items():
+        (at,) = (shapes == one).nonzero()
+        if len(at):
+            flat[at] = draw(len(at))
+    e = e.astype(whole)  # no code overflows: beyond the format all exponents are its next
+    down = clip(low - e, 0, M + 1)
+    binade = clip(e - low, 0, fmt.max_exponent + 1 - low)
     code = (binade << M) + ((fraction | 1 << M) >> down)
     held: Mask = (down <= M) & (code <= fmt.max_code >> fmt.dropped_bits)
     words = (code * held).astype(word) << fmt.dropped_bits
@@ -566,7 +575,7 @@ def _products(s: _Setting, e: Ints, shape: Ints, negative: Mask) -> tuple[Codes,
     """Codes of a and b: normal numbers, with exponents as even as can be, where there are such."""
     fa, fb = s.box.formats[:2]
     lowest = np.maximum(fa.min_exponent, e - fb.max_exponent)
-    half = np.clip(e >> 1, lowest, np.minimum(fa.max_exponent, e - fb.min_exponent))
+    half = clip(e >> 1, lowest, np.minimum(fa.max_exponent, e - fb.min_exponent))
     # Below all of those a stays normal down to its lowest exponent, and then b.
     half = np.maximum(half, fa.min_exponent)
     below = e < fa.min_exponent + fb.min_exponent - fb.mantissa_bits
