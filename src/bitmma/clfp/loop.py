@@ -46,8 +46,9 @@ _CLOSER, _NEAREST = 3, 2
 #: The space is not widened once so many models have been tried.
 _EVALUATED = 150_000
 _RIVALS = 64
-#: Products of models compared with each other in one search, at the most, and how many searches.
-_SEARCHED = 1 << 23
+#: Products of models compared with each other in one search, at the most, and how many searches;
+#: and in a search for what tells the nearest from those beside them.
+_SEARCHED, _BESIDE = 1 << 25, 1 << 23
 _SEARCHES = 24
 #: A million outputs are of rows and columns drawn for them; of more, each call's rows also meet the
 #: columns of other calls, so many in all.
@@ -311,7 +312,7 @@ class _Run:
         if not 0 < wrong * _NEAR < 2 * self.evidence.count:
             return None
         models = [*nearest, *self.space.beside(nearest[0])]
-        size = max(50, min(3000, _SEARCHED // (len(models) * self.box.k)))
+        size = max(50, min(3000, _BESIDE // (len(models) * self.box.k)))
         return self.disagreement(models, size, turn)
 
     def separate(self, models: list[Model]) -> list[Model]:
