@@ -36,6 +36,10 @@ def test_callers_rounding_changes_no_bit(rounding: str) -> None:
     assert bitmma.quantize(x, "f16").view(np.uint16).tolist() == [
         0x3555, 0xB555, 0x0000, 0x7BFF, 0x0000,
     ]  # fmt: skip
+    ties = [1 + 1 / 2048, 1 + 3 / 2048, -1 - 3 / 2048, 1 + 5 / 4096, -1 - 3 / 4096]
+    assert bitmma.quantize(ties, "f16").view(np.uint16).tolist() == [
+        0x3C00, 0x3C02, 0xBC02, 0x3C01, 0xBC01,
+    ]  # fmt: skip
     assert bitmma.decode(np.uint32([1]), "f32")[0] == SMALLEST
     instr = bitmma.instruction("MI300X", "f32_16x16x16_f16")
     a = np.random.default_rng(1).standard_normal((16, 16)).astype(np.float16)

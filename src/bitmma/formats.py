@@ -576,11 +576,13 @@ def _rounded(
 def _whole(
     steps: npt.NDArray[np.float64], negative: npt.NDArray[np.bool_], rounding: str
 ) -> npt.NDArray[np.float64]:
-    """Magnitudes rounded to integers; ``negative`` says of which sign they are."""
+    """Magnitudes, ``negative`` or not, rounded to integers whatever the caller's rounding mode."""
     down: npt.NDArray[np.float64] = np.floor(steps)
     match rounding:
         case "RNE":
-            return np.rint(steps)
+            rest = steps - down
+            odd = (down.astype(np.int64) & 1).astype(bool)
+            return down + ((rest > 0.5) | ((rest == 0.5) & odd))
         case "RNA":
             return down + (steps - down >= 0.5)
         case "RZ":

@@ -555,7 +555,7 @@ def _numbers(s: _Setting, fmt: Format, e: Ints, shape: Ints, negative: Mask) -> 
         _RUN: lambda n: (1 << M) - (1 << np.maximum(M - s.choose(range(1, 6), n), 0)),
         _ANY: lambda n: s.draw.bits(M, (n,)),
     }
-    fraction = np.array([plain.get(x, 0) for x in range(9)], whole)[shape]
+    fraction = np.array([plain.get(x, 0) for x in range(9)], whole).take(shape)
     flat, shapes = fraction.reshape(-1), shape.reshape(-1)
     for one, draw in drawn.items():
         (at,) = (shapes == one).nonzero()
