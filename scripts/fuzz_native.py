@@ -4,11 +4,11 @@
     python scripts/fuzz_native.py --seconds 600 --seed 7
     python scripts/fuzz_native.py --seed 7 --only 1234       # one call again, in this process
 
-Calls `bitmma._native.mma` and `has_kernel` with valid, mutated and truncated specs and with arrays
-of any dtype, shape, strides, alignment and writability. A call may raise TypeError, ValueError or
-MemoryError and must then have left the output alone; it may never touch a byte that is not the
-output's. Calls run in child processes, so that a crash is reported with the number of its call;
-under scripts/sanitize.sh reads beyond an array are found too.
+Calls `bitmma._native.mma`, `Direct` and `has_kernel` with valid, mutated and truncated specs and
+with arrays of any dtype, shape, strides, alignment and writability. A call may raise TypeError,
+ValueError or MemoryError and must then have left the output alone; it may never touch a byte that
+is not the output's. Calls run in child processes, so that a crash is reported with the number of
+its call; under scripts/sanitize.sh reads beyond an array are found too.
 """
 
 from __future__ import annotations
@@ -363,6 +363,37 @@ def perform(call: Call, outcomes: Counter[str]) -> None:
             assert not changed or (i == 4 and raised is None), f"argument {i} changed ({raised!r})"
 
 
+def perform_directly(rng: Rng, call: Call, outcomes: Counter[str]) -> None:
+    """The same arrays by way of `Direct`, which may change none of them."""
+    if len(call.arguments) != 7:
+        return
+    spec, a, b, c, d, scale_a, scale_b = call.arguments
+    operands = [a, b, c, scale_a, scale_b]
+    dtypes: list[Any] = [x.dtype if isinstance(x, np.ndarray) else None for x in (*operands, d)]
+    if c is None and isinstance(d, np.ndarray):
+        dtypes[2] = d.dtype  # as wide as C would be, or not
+    if chance(rng, 0.1):
+        dtypes[int(rng.integers(6))] = pick(rng, (None, "f2", *map(np.dtype, DTYPES)))
+    outputs = tuple(d.shape[-2:]) if isinstance(d, np.ndarray) else (16, 8)
+    if chance(rng, 0.3):
+        outputs, ends = (), ((0, slice(None)), (slice(None), 0), (0, 0))
+        for i, end in zip((0, 1, 2, 3, 4), (*ends, *ends[:2]), strict=True):
+            x = operands[i]
+            if isinstance(x, np.ndarray) and x.ndim >= 2 and min(x.shape[-2:]) > 0:
+                operands[i] = x[(Ellipsis, *end)]
+    if chance(rng, 0.05):
+        outputs = pick(rng, ((1,), (0, 0), (1 << 40, 1), (-1, 2), ("a", 1), (1, 2, 3)))
+    before = [snapshot(x) for x in operands]
+    most = int(pick(rng, (1, 100, 1 << 40, 0, -1)))
+    try:
+        d = _native.Direct(spec, tuple(dtypes), outputs, most).compute(*operands)
+        outcomes["None at once" if d is None else "at once"] += 1
+    except (TypeError, ValueError, RuntimeError, MemoryError) as error:
+        outcomes[f"{type(error).__name__} at once"] += 1
+    for i, (x, old) in enumerate(zip(operands, before, strict=True)):
+        assert old is None or snapshot(x) == old, f"operand {i} changed"
+
+
 def _owned(x: np.ndarray, memory: np.ndarray) -> Any:
     """Which bytes of ``memory`` are elements of ``x``."""
     mask = np.zeros(memory.nbytes, bool)
@@ -386,6 +417,7 @@ def one(seed: int, index: int, outcomes: Counter[str], *, verbose: bool = False)
     if verbose:
         print(describe(call), flush=True)
     perform(call, outcomes)
+    perform_directly(rng, call, outcomes)
     spec = call.arguments[0]
     with contextlib.suppress(TypeError, ValueError):
         _native.has_kernel(spec, call.keywords.get("isa", ""))

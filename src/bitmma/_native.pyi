@@ -21,6 +21,17 @@ def mma(
     watch: npt.NDArray[np.int64] | None = None,
 ) -> None: ...
 
+class Direct:
+    def __init__(
+        self,
+        spec: npt.NDArray[np.int64],
+        dtypes: tuple[np.dtype[Any] | None, ...],
+        outputs: tuple[int, ...],
+        most: int,
+        isa: str = "",
+    ) -> None: ...
+    def compute(self, a: Any, b: Any, c: Any, scale_a: Any, scale_b: Any) -> Any: ...
+
 T = TypeVar("T")
 
 def in_default_environment(f: Callable[[], T]) -> T: ...

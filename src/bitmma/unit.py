@@ -77,13 +77,17 @@ class Call:
     shapes: _Shapes | None
     vector: bool = False
 
+    # What computes, where shapes are known; made once, for a call takes microseconds.
+
     @functools.cached_property
-    def _planned(self) -> Callable[..., Any]:
-        """What computes, where shapes are known; made once, for a call takes microseconds."""
+    def _plan(self) -> engine.Plan:
         assert self.shapes
         k = self.shapes.a[-1]
-        plan = engine.plan(self.model, self.a, self.b, self.c, k, self.scale, self.block)
-        return plan.dpa if self.vector else plan.mma
+        return engine.plan(self.model, self.a, self.b, self.c, k, self.scale, self.block)
+
+    @functools.cached_property
+    def _direct(self) -> Callable[..., Any] | None:
+        return self._plan.direct(self.shapes.c) if self.shapes else None
 
     def _of_any_size(self, *operands: Any, threads: int | None, **scales: Any) -> Any:
         return engine.mma(
@@ -109,9 +113,14 @@ class Call:
         threads: int | None = None,
     ) -> Array:
         """Codes out of the operands, shapes checked, the engine asked, its answer wrapped."""
+        # What most small calls are is computed as it comes; all others are looked at one by one.
+        if self._direct and (d := self._direct(A, B, C, scale_a, scale_b)) is not None:
+            return d
         codes, kind = self.read(A, B, C, scale_a, scale_b)
         a, b, c, scales = codes
-        compute = self._planned if self.shapes else self._of_any_size
+        compute: Callable[..., Any] = self._of_any_size
+        if self.shapes:
+            compute = self._plan.dpa if self.vector else self._plan.mma
         return operands.wrap(compute(a, b, c, threads=threads, **scales), self._d, kind)
 
     def read(

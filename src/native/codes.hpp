@@ -35,7 +35,9 @@ template <class T, i64 width> class CodeLines {
     buffer_.resize(size_t(n * width));
     if (along_k) turn(m, j0, count, first, last - first);
     else gather(m, j0, count, pos, n);
-    for (i64 p = 0; p < n; ++p) line_[size_t(p)] = pos[p] < 0 ? zeros() : row(along_k ? pos[p] - first : p);
+    const u8** line = line_.data();
+    const u8* const start = row(0);
+    for (i64 p = 0; p < n; ++p) line[p] = pos[p] < 0 ? zeros() : start + (along_k ? pos[p] - first : p) * bytes;
   }
   // Codes that lie elsewhere too, each vector as `change` makes it.
   template <class Change> void change(Change change) {

@@ -33,6 +33,7 @@ struct Panel {
   const float* b;   // panel values, [p][columns]
   const u8* b1;     // panel distances
 
+  void move(i64 elements) { a += elements, a4 += elements; }  // to another row
   BITMMA_INLINE auto numbers(i64 p) const {
     return [from = b + p * columns](int v) __attribute__((always_inline)) { return load<vf>(from + v * W); };
   }
@@ -57,7 +58,7 @@ BITMMA_INLINE double largest_product(const Spec& s) {
 template <int nv, class From>
 BITMMA_INLINE void cut_sum(const From& from, i64 p0, i64 n, const vf scale[nv], vi sum[nv]) {
   vi s[nv];  // a copy of its own stays in registers
-  unroll<nv>([&](auto v) { s[v] = sum[v]; });
+  copy<nv>(sum, s);
 #pragma GCC unroll 4
   for (i64 p = p0; p < p0 + n; ++p) {
     vf x = splat(from.a[p]);
@@ -67,7 +68,7 @@ BITMMA_INLINE void cut_sum(const From& from, i64 p0, i64 n, const vf scale[nv], 
       s[v] = (vi)((vu)s[v] + (vu)truncate(x * y(v) * scale[v]));
     });
   }
-  unroll<nv>([&](auto v) { sum[v] = s[v]; });
+  copy<nv>(s, sum);
 }
 
 // The same in float64, for any exponents and for F beyond int32: products of two 24-bit significands
@@ -157,7 +158,7 @@ inline void load_c(const Job& job, i64 i, i64 j0, i64 cols, bool start, vf out[N
   }
   const u8* p = m.at(i, j0);
   if (f.width == 32 && m.col == 4 && cols == columns) {
-    for (int v = 0; v < NV; ++v) out[v] = load<vf>(p + v * 4 * W);
+    unroll<NV>([&](auto v) __attribute__((always_inline)) { out[v] = load<vf>(p + v * 4 * W); });
     return;
   }
 #if defined(BITMMA_HALF_CONVERSION)
@@ -220,7 +221,7 @@ template <bool back> void turn_block(const Mat& m, i64 rows, i64 cols, float* ti
       transpose<N>(x);
       unroll<N>([&](auto i) __attribute__((always_inline)) { back ? store_runs<N>(line(i), x[i]) : store(to + i * columns, x[i]); });
     }
-  for (i64 j = 0; j < cols; ++j)
+  for (i64 j = whole_rows < rows ? 0 : whole_cols; j < cols; ++j)
     for (i64 r = j < whole_cols ? whole_rows : 0; r < rows; ++r)
       back ? std::memcpy(m.at(r, j), tile + r * columns + j, 4) : std::memcpy(tile + r * columns + j, m.at(r, j), 4);
 }
@@ -310,16 +311,19 @@ template <class Kernel> class Walk {
     const bool any_nan = job_.scale_b.data && scale_columns(x, j0, cols, panel);
     Panel from{nullptr, nullptr, b_.value.data(), b_.distance.data()};
     const bool turned = s_.d.width == 32 && job_.d.row == 4 && job_.d.col != 4;
-    const bool turned_c = turned && (p0 || (job_.c.data && s_.c.width == 32 && job_.c.row == 4));
+    const bool turned_c = turned && (p0 || !job_.c.data || (s_.c.width == 32 && job_.c.row == 4));
     const Job& at = turned ? stage(i0 + done, rows - done, j0, cols, p0 == 0, turned_c) : job_;
     // Rows of the tile are read and written as a whole.
     const i64 cols_c = turned_c ? columns : cols, cols_d = turned ? columns : cols;
+    i64 start = done;
+    if constexpr (requires { &Kernel::template narrow_tile<NV, Panel>; })
+      if (turned_c && !by_floor && !panel_wide) start += tile_rows(x, from, panel, done, rows, cols);
     vf next[NV];
-    load_c(at, i0 + done, j0, cols_c, p0 == 0, next);
-    for (i64 r = done; r < rows && !stopped(job_); ++r) {
+    if (start < rows) load_c(at, i0 + start, j0, cols_c, p0 == 0, next);
+    for (i64 r = start; r < rows && !stopped(job_); ++r) {
       i64 i = i0 + r;
       vf c[NV], before[NV];
-      for (int v = 0; v < NV; ++v) c[v] = before[v] = next[v];
+      copy<NV>(next, c), copy<NV>(next, before);
       // Before this row is stored: where rows of D are pages apart, the load would wait for the store.
       if (r + 1 < rows) load_c(at, i + 1, j0, cols_c, p0 == 0, next);
       if (!turned && r + ahead < rows) fetch_c(at, i + ahead, j0, p0 == 0);
@@ -333,7 +337,7 @@ template <class Kernel> class Walk {
       const i64 place = r % LowBits::rows;
       if (by_floor && place == 0) ready = r + LowBits::rows <= rows && rows_together(x, from, at, i, r, j0, cols_c, together);
       auto narrow = [&] {
-        if (ready) std::memcpy(c, together[place], sizeof c);
+        if (ready) copy<NV>(together[place], c);
         return ready || (!wide && (cols <= few * W ? kernel_.template narrow<few>(x, from, c) : kernel_.template narrow<NV>(x, from, c)));
       };
       bool row_nan = job_.scale_a.data && row_nan_[size_t(r)];
@@ -368,16 +372,29 @@ template <class Kernel> class Walk {
   }
   // The job with this block's C and D in a tile, where rows are as kernels want them.
   const Job& stage(i64 i0, i64 rows, i64 j0, i64 cols, bool start, bool turn_c) {
+    const Mat& from = start ? job_.c : job_.d;
     tile_.resize(size_t(rows * columns));
-    if (cols < columns) std::fill(tile_.begin(), tile_.end(), 0.0f);
+    if (cols < columns || !from.data) std::fill(tile_.begin(), tile_.end(), 0.0f);
     staged_.spec = job_.spec, staged_.c = job_.c;  // which is all, with D, that is asked of it
     const i64 row = 4 * columns, before = i0 * row + j0 * 4;
     staged_.d = {reinterpret_cast<u8*>(reinterpret_cast<std::uintptr_t>(tile_.data()) - std::uintptr_t(before)), row, 4};
-    const Mat& from = start ? job_.c : job_.d;
     if (!turn_c) return staged_;
-    turn_block<false>({from.at(i0, j0), from.row, from.col}, rows, cols, tile_.data());
+    if (from.data) turn_block<false>({from.at(i0, j0), from.row, from.col}, rows, cols, tile_.data());
     staged_.c = staged_.d;
     return staged_;
+  }
+
+  // Rows of the tile that need not be looked at one by one: from the first on as long as nothing but
+  // numbers near each other meet; how many.
+  i64 tile_rows(Strip& x, Panel from, const Extremes& panel, i64 first, i64 rows, i64 cols) {
+    // Lowered adds to any c: NaNs are to be made alike as they are stored.
+    if (!narrow_range(s_.a) || job_.scale_a.data || b_.special[0] || s_.family == Family::lowered) return 0;
+    const u8* special = a_.special.data();
+    const i64 some = std::find_if(special + first, special + rows, [](u8 is) { return is != 0; }) - (special + first);
+    meet(x, first, panel);
+    from.a = a_.value.data(), from.a4 = a_.distance4.data(), from.move(first * rows_.stride());
+    return cols <= few * W ? kernel_.template narrow_tile<few>(x, from, rows_.stride(), tile_.data(), some)
+                           : kernel_.template narrow_tile<NV>(x, from, rows_.stride(), tile_.data(), some);
   }
 
   Strip strip(i64 p0, i64 p1, const i32* column_top) const {

@@ -1,12 +1,12 @@
 // The Python face of the engine: checks that shapes and memory agree, releases the GIL, runs.
 #include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
-#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+
+#define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
+#include <numpy/arrayobject.h>
 
 #include <algorithm>
 #include <array>
-#include <optional>
 #include <stdexcept>
 #include <string>
 
@@ -16,9 +16,6 @@ namespace nb = nanobind;
 using namespace bitmma;
 
 namespace {
-
-using Array = nb::ndarray<nb::ro, nb::device::cpu>;
-using Output = nb::ndarray<nb::device::cpu>;
 
 struct Isa {
   const char* name;
@@ -207,117 +204,238 @@ Spec read_spec(const i64* p, size_t n) {
   return s;
 }
 
+// NumPy's arrays are read from their own fields: whatever goes through Python's protocols takes as long
+// as a small instruction.
+PyArrayObject* as_array(nb::handle x, const std::string& name) {
+  if (!PyArray_Check(x.ptr())) throw nb::type_error((name + " is no NumPy array").c_str());
+  return reinterpret_cast<PyArrayObject*>(x.ptr());
+}
+// The elements of a vector of int64.
+i64* int64s(nb::handle x, const std::string& name) {
+  PyArrayObject* array = as_array(x, name);
+  if (!PyArray_ISSIGNED(array) || PyArray_ITEMSIZE(array) != 8 || PyArray_NDIM(array) != 1 || !PyArray_ISCARRAY_RO(array))
+    throw nb::type_error((name + " is no vector of int64").c_str());
+  return static_cast<i64*>(PyArray_DATA(array));
+}
+Spec read_spec(nb::handle x) {
+  const i64* fields = int64s(x, "spec");
+  return read_spec(fields, size_t(PyArray_SIZE(reinterpret_cast<PyArrayObject*>(x.ptr()))));
+}
+
+// Leading dimensions, or strides along them in bytes: copies, as threads may change what is an array's.
+constexpr int most_dims = 30;  // NumPy's iterators take 32, two of them the matrix's
+using Dims = std::array<npy_intp, most_dims>;
+struct Lead {
+  int count = 0;
+  Dims size;
+  void take(const npy_intp* from, int n) { count = n, std::copy(from, from + n, size.data()); }
+  bool same(const npy_intp* other) const { return std::equal(other, other + count, size.data()); }
+  i64 product() const {
+    i64 p = 1;
+    for (int i = 0; i < count; ++i) p *= size[size_t(i)];
+    return p;
+  }
+};
 // One operand with leading dimensions, walked batch item by batch item.
 struct Walker {
   Mat mat;
-  const i64* stride = nullptr;  // leading strides, in elements
-  i64 size = 0;                 // bytes of an element
-  u8* base = nullptr;
+  Dims stride;
+  void take(const Mat& m, const npy_intp* from, int n) { mat = m, std::copy(from, from + n, stride.data()); }
 };
+using Walkers = std::array<Walker, 8>;
 
 std::array<Mat*, 8> mats_of(Job& job) {
   Promotion& p = job.promotion;
   return {&job.a, &job.b, &job.c, &job.d, &job.scale_a, &job.scale_b, &p.scale_a, &p.scale_b};
 }
 
-template <class A>
-Walker walker(const A& x, const char* name, size_t ndim, const i64* lead, i64 rows, i64 cols, int bytes) {
-  auto fail = [&](const char* why) {
-    throw std::invalid_argument(std::string(name) + " " + why);
-  };
-  if (x.ndim() != ndim) fail("has another number of dimensions");
-  if (x.dtype().lanes != 1 || x.dtype().bits != bytes * 8 ||
-      x.dtype().code != u8(nb::dlpack::dtype_code::UInt))
-    fail("is not an array of unsigned codes of its format");
-  for (size_t i = 0; i + 2 < ndim; ++i)
-    if (i64(x.shape(i)) != lead[i]) fail("has other leading dimensions");
-  if (i64(x.shape(ndim - 2)) != rows || i64(x.shape(ndim - 1)) != cols) fail("has another shape");
-  Walker w;
-  w.base = static_cast<u8*>(const_cast<void*>(static_cast<const void*>(x.data())));
-  if (reinterpret_cast<std::uintptr_t>(w.base) % size_t(bytes)) fail("is not aligned");
-  w.size = bytes;
-  w.stride = x.stride_ptr();
-  w.mat = {w.base, x.stride(ndim - 2) * bytes, x.stride(ndim - 1) * bytes};
-  return w;
+// Runs the product of every index of the leading dimensions, of which the last varies fastest.
+void run_all(Run* run, Job& job, const Walkers& all, const Lead& lead) {
+  struct Position {
+    const Walkers& all;
+    const Lead& lead;
+    Dims index;
+  } position{all, lead, {}};
+  for (size_t o = 0; o < all.size(); ++o) *mats_of(job)[o] = all[o].mat;
+  Batch items{job, [](Batch& b) {
+    Position& at = *static_cast<Position*>(b.state);
+    int i = at.lead.count;
+    while (i-- > 0) {
+      if (++at.index[size_t(i)] < at.lead.size[size_t(i)]) break;
+      at.index[size_t(i)] = 0;
+    }
+    if (i < 0) return false;
+    const auto mats = mats_of(b.job);
+    for (size_t o = 0; o < mats.size(); ++o) {
+      const Walker& w = at.all[o];
+      if (!w.mat.data) continue;
+      i64 offset = 0;
+      for (size_t j = 0; j < size_t(at.lead.count); ++j) offset += at.index[j] * w.stride[j];
+      mats[o]->data = w.mat.data + offset;
+    }
+    return true;
+  }, &position};
+  nb::gil_scoped_release release;
+  run(items);
 }
 
-using Watched = nb::ndarray<i64, nb::shape<2>, nb::c_contig, nb::device::cpu>;
-
-void mma(nb::ndarray<const i64, nb::ndim<1>, nb::c_contig, nb::device::cpu> spec_array, Array a,
-         Array b, std::optional<Array> c, Output d, std::optional<Array> scale_a,
-         std::optional<Array> scale_b, const std::string& isa_name, bool exact, i64 promote,
-         bool promote_fused, std::optional<Array> promote_scale_a,
-         std::optional<Array> promote_scale_b, std::optional<Watched> watch) {
-  Spec s = read_spec(spec_array.data(), spec_array.shape(0));
+void mma(nb::handle spec, nb::handle a, nb::handle b, nb::handle c, nb::handle d, nb::handle scale_a,
+         nb::handle scale_b, const std::string& isa_name, bool exact, i64 promote, bool promote_fused,
+         nb::handle promote_scale_a, nb::handle promote_scale_b, nb::handle watch) {
+  const Spec s = read_spec(spec);
   const Isa& isa = isa_named(isa_name);
-  size_t ndim = d.ndim();
-  if (ndim < 2 || ndim > 32) throw std::invalid_argument("d must have 2 to 32 dimensions");
-  if (a.ndim() != ndim) throw std::invalid_argument("a has another number of dimensions");
-  std::array<i64, 32> lead{};
-  i64 batch = 1;
-  for (size_t i = 0; i + 2 < ndim; ++i) batch *= lead[i] = i64(d.shape(i));
+  PyArrayObject *of_a = as_array(a, "a"), *of_b = as_array(b, "b"), *of_d = as_array(d, "d");
+  const int ndim = PyArray_NDIM(of_d), dims = ndim - 2;
+  if (dims < 0 || dims > most_dims) throw std::invalid_argument("d must have 2 to 32 dimensions");
+  if (PyArray_NDIM(of_a) != ndim) throw std::invalid_argument("a has another number of dimensions");
+  if (!PyArray_ISWRITEABLE(of_d)) throw nb::type_error("d is read-only");
+  Lead lead;
+  lead.take(PyArray_DIMS(of_d), dims);
   Job job{};
   job.spec = &s;
-  job.M = i64(d.shape(ndim - 2)), job.N = i64(d.shape(ndim - 1)), job.K = i64(a.shape(ndim - 1));
-  if (s.block && !(scale_a && scale_b)) throw std::invalid_argument("scales are missing");
-  if (!s.block && (scale_a || scale_b)) throw std::invalid_argument("scales are superfluous");
+  job.M = PyArray_DIM(of_d, dims), job.N = PyArray_DIM(of_d, dims + 1), job.K = PyArray_DIM(of_a, dims + 1);
+  if (s.block && (scale_a.is_none() || scale_b.is_none())) throw std::invalid_argument("scales are missing");
+  if (!s.block && !(scale_a.is_none() && scale_b.is_none())) throw std::invalid_argument("scales are superfluous");
   if (promote < 0 || promote % s.step || (s.block && promote % s.block))
     throw std::invalid_argument("promote is no multiple of the step and the block");
-  if ((promote_scale_a || promote_scale_b) && (!promote || s.d.width == 64))
+  if (!(promote_scale_a.is_none() && promote_scale_b.is_none()) && (!promote || s.d.width == 64))
     throw std::invalid_argument("promote_scale_a or promote_scale_b is superfluous");
-  if (batch == 0 || job.M == 0 || job.N == 0) return;
+  if (!watch.is_none()) {
+    job.watch = reinterpret_cast<Watch*>(int64s(watch, "watch"));
+    auto* of_watch = reinterpret_cast<PyArrayObject*>(watch.ptr());
+    if (PyArray_SIZE(of_watch) != 2 || !PyArray_ISWRITEABLE(of_watch))
+      throw nb::type_error("watch is not two numbers that can be written");
+  }
+  if (lead.product() == 0 || job.M == 0 || job.N == 0) return;
   // Repeated elements can claim any length; beyond this, filled-up positions could overflow.
   if (job.K > i64(1) << 47) throw std::invalid_argument("a has too many products");
   i64 blocks = s.block ? (job.K + s.block - 1) / s.block : 0;
   i64 parts = promote ? job.K / promote + (job.K % promote != 0) : 0;
   const int single = 4, sum = std::max(single, s.d.bytes());  // bytes of promoted numbers
   job.promotion.every = promote, job.promotion.fused = promote_fused;
-  if (watch) job.watch = reinterpret_cast<Watch*>(watch->data());
 
-  std::array<Walker, 8> all{};
-  all[0] = walker(a, "a", ndim, lead.data(), job.M, job.K, s.a.bytes());
-  all[1] = walker(b, "b", ndim, lead.data(), job.K, job.N, s.b.bytes());
-  if (c) all[2] = walker(*c, "c", ndim, lead.data(), job.M, job.N, promote ? sum : s.c.bytes());
-  all[3] = walker(d, "d", ndim, lead.data(), job.M, job.N, promote ? sum : s.d.bytes());
-  if (scale_a) all[4] = walker(*scale_a, "scale_a", ndim, lead.data(), job.M, blocks, s.scale.bytes());
-  if (scale_b) all[5] = walker(*scale_b, "scale_b", ndim, lead.data(), blocks, job.N, s.scale.bytes());
-  if (promote_scale_a) all[6] = walker(*promote_scale_a, "promote_scale_a", ndim, lead.data(), job.M, parts, single);
-  if (promote_scale_b) all[7] = walker(*promote_scale_b, "promote_scale_b", ndim, lead.data(), parts, job.N, single);
-  for (size_t o = 0; o < all.size(); ++o) *mats_of(job)[o] = all[o].mat;
-
-  // Walks the leading dimensions, the last fastest.
-  struct Position {
-    std::array<Walker, 8>& all;
-    std::array<i64, 32>& lead;
-    size_t dims;
-    std::array<i64, 32> index{};
-  } position{all, lead, ndim - 2};
-  Batch items{job, [](Batch& b) {
-    Position& at = *static_cast<Position*>(b.state);
-    size_t i = at.dims;
-    while (i-- > 0) {
-      if (++at.index[i] < at.lead[i]) break;
-      at.index[i] = 0;
-      if (i == 0) return false;
-    }
-    if (at.dims == 0) return false;
-    const auto mats = mats_of(b.job);
-    for (size_t o = 0; o < mats.size(); ++o) {
-      const Walker& w = at.all[o];
-      if (!w.base) continue;
-      i64 offset = 0;
-      for (size_t j = 0; j < at.dims; ++j) offset += at.index[j] * w.stride[j];
-      mats[o]->data = w.base + offset * w.size;
-    }
-    return true;
-  }, &position};
-  nb::gil_scoped_release release;
-  (exact ? isa.run_exact : isa.run)(items);
+  Walkers all;
+  auto take = [&](size_t o, nb::handle given, const char* name, i64 rows, i64 cols, int bytes) {
+    if (given.is_none()) return;
+    auto fail = [&](const char* why) { throw std::invalid_argument(std::string(name) + " " + why); };
+    PyArrayObject* x = as_array(given, name);
+    if (PyArray_NDIM(x) != ndim) fail("has another number of dimensions");
+    if (!PyArray_ISUNSIGNED(x) || PyArray_ITEMSIZE(x) != bytes || !PyArray_ISNOTSWAPPED(x))
+      fail("is not an array of unsigned codes of its format");
+    if (!lead.same(PyArray_DIMS(x))) fail("has other leading dimensions");
+    if (PyArray_DIM(x, dims) != rows || PyArray_DIM(x, dims + 1) != cols) fail("has another shape");
+    if (!PyArray_ISALIGNED(x)) fail("is not aligned");
+    const npy_intp* stride = PyArray_STRIDES(x);
+    all[o].take({static_cast<u8*>(PyArray_DATA(x)), stride[dims], stride[dims + 1]}, stride, dims);
+  };
+  take(0, a, "a", job.M, job.K, s.a.bytes());
+  take(1, b, "b", job.K, job.N, s.b.bytes());
+  take(2, c, "c", job.M, job.N, promote ? sum : s.c.bytes());
+  take(3, d, "d", job.M, job.N, promote ? sum : s.d.bytes());
+  take(4, scale_a, "scale_a", job.M, blocks, s.scale.bytes());
+  take(5, scale_b, "scale_b", blocks, job.N, s.scale.bytes());
+  take(6, promote_scale_a, "promote_scale_a", job.M, parts, single);
+  take(7, promote_scale_b, "promote_scale_b", parts, job.N, single);
+  run_all(exact ? isa.run_exact : isa.run, job, all, lead);
 }
+
+// Calls of one kind on NumPy's arrays as callers have them: what there is to know of the kind is known
+// beforehand, and arrays that are as expected are told from a few fields. Of all others nothing is said:
+// the answer is None, and it is for the caller to find out why.
+class Direct {
+ public:
+  // `dtypes` of A, B, C, the scales (None without block scaling) and D; `outputs` of one instruction, or
+  // () for dot products; `most` of them in one call.
+  Direct(nb::handle spec, nb::tuple dtypes, nb::tuple outputs, i64 most, const std::string& isa_name)
+      : spec_(read_spec(spec)), run_(isa_named(isa_name).run), dtypes_(dtypes), most_(most) {
+    const bool vector = outputs.size() == 0;
+    if (dtypes.size() != given + 1 || !(vector || outputs.size() == 2))
+      throw std::invalid_argument("dtypes are six, outputs two or none");
+    const Spec& s = spec_;
+    const i64 m = vector ? 1 : nb::cast<i64>(outputs[0]), n = vector ? 1 : nb::cast<i64>(outputs[1]);
+    const i64 k = s.step, blocks = s.block ? (k + s.block - 1) / s.block : 0, none = -1;
+    if (m < 1 || n < 1) throw std::invalid_argument("there must be outputs");
+    const i64 rows = vector ? none : m, cols = vector ? none : n;
+    operand_ = {{{rows, k}, {k, cols}, {rows, cols}, {rows, blocks}, {blocks, cols}, {rows, cols}}};
+    const std::array<const Format*, given + 1> formats = {&s.a, &s.b, &s.c, &s.scale, &s.scale, &s.d};
+    for (size_t o = 0; o <= given; ++o) {
+      const bool scale = o == 3 || o == 4;
+      if (scale && !s.block) continue;
+      if (!PyArray_DescrCheck(dtypes[o].ptr())) throw nb::type_error("dtypes are NumPy's");
+      operand_[o].dtype = reinterpret_cast<PyArray_Descr*>(nb::handle(dtypes[o]).ptr());
+      if (PyDataType_ELSIZE(operand_[o].dtype) != formats[o]->bytes() || PyDataType_REFCHK(operand_[o].dtype))
+        throw std::invalid_argument("a dtype has not its format's bytes");
+    }
+    job_.spec = &spec_, job_.M = m, job_.N = n, job_.K = k;
+  }
+  Direct(const Direct&) = delete;
+
+  nb::object compute(nb::handle a, nb::handle b, nb::handle c, nb::handle scale_a, nb::handle scale_b) const {
+    const std::array<nb::handle, given> x = {a, b, c, scale_a, scale_b};
+    static constexpr std::array<size_t, given> place = {0, 1, 2, 4, 5};  // among a job's matrices
+    Walkers all;
+    Lead lead;
+    for (size_t o = 0; o < given; ++o) {
+      const Operand& wanted = operand_[o];
+      if (x[o].is_none()) {
+        if (o == 2 || !wanted.dtype) continue;
+        return nb::none();
+      }
+      auto* array = reinterpret_cast<PyArrayObject*>(x[o].ptr());
+      if (!PyArray_CheckExact(x[o].ptr()) || PyArray_DESCR(array) != wanted.dtype || !PyArray_ISALIGNED(array))
+        return nb::none();
+      const npy_intp *shape = PyArray_DIMS(array), *stride = PyArray_STRIDES(array);
+      const int dims = PyArray_NDIM(array) - wanted.dims();
+      if (dims < 0 || dims > most_dims) return nb::none();
+      if (o == 0) lead.take(shape, dims);
+      if (dims != lead.count || !lead.same(shape)) return nb::none();
+      Mat mat{static_cast<u8*>(PyArray_DATA(array))};
+      int at = dims;
+      if (wanted.rows >= 0 && shape[at] != wanted.rows) return nb::none();
+      if (wanted.rows >= 0) mat.row = stride[at++];
+      if (wanted.cols >= 0 && shape[at] != wanted.cols) return nb::none();
+      if (wanted.cols >= 0) mat.col = stride[at];
+      all[place[o]].take(mat, stride, dims);
+    }
+    const i64 batch = lead.product();
+    if (batch == 0 || batch > most_) return nb::none();
+
+    const Operand& of_d = operand_[given];
+    std::array<npy_intp, most_dims + 2> shape;
+    npy_intp* end = std::copy_n(lead.size.data(), lead.count, shape.data());
+    if (of_d.dims()) *end++ = of_d.rows, *end++ = of_d.cols;
+    Py_INCREF(reinterpret_cast<PyObject*>(of_d.dtype));  // which the array takes
+    const int ndim = int(end - shape.data());
+    nb::object d = nb::steal(PyArray_NewFromDescr(&PyArray_Type, of_d.dtype, ndim, shape.data(), nullptr, nullptr, 0, nullptr));
+    if (!d.is_valid()) throw nb::python_error();
+    auto* made = reinterpret_cast<PyArrayObject*>(d.ptr());
+    const npy_intp size = PyArray_ITEMSIZE(made);
+    all[3].take({static_cast<u8*>(PyArray_DATA(made)), job_.N * size, size}, PyArray_STRIDES(made), lead.count);
+    Job job = job_;
+    run_all(run_, job, all, lead);
+    return d;
+  }
+
+ private:
+  static constexpr size_t given = 5;
+  struct Operand {
+    i64 rows, cols;  // trailing dimensions; -1: it has none
+    PyArray_Descr* dtype = nullptr;
+    int dims() const { return (rows >= 0) + (cols >= 0); }
+  };
+  Spec spec_;
+  Run* run_;
+  nb::tuple dtypes_;  // keeps them
+  i64 most_;
+  std::array<Operand, given + 1> operand_;
+  Job job_{};
+};
 
 }  // namespace
 
 NB_MODULE(_native, m) {
+  if (PyArray_ImportNumPyAPI() < 0) throw nb::python_error();
+  nb::set_leak_warnings(false);  // instructions, and what they keep ready, last as long as the interpreter
   m.doc() = "Executes arithmetic models on arrays of raw codes. Private: use bitmma.engine.";
   m.def("mma", &mma, nb::arg("spec"), nb::arg("a"), nb::arg("b"), nb::arg("c").none(), nb::arg("d"),
         nb::arg("scale_a").none(), nb::arg("scale_b").none(), nb::arg("isa") = "",
@@ -325,11 +443,14 @@ NB_MODULE(_native, m) {
         nb::arg("promote_scale_a").none() = nb::none(), nb::arg("promote_scale_b").none() = nb::none(),
         nb::arg("watch").none() = nb::none(),
         "D = A B + C into d (..., M, N); all arrays have the same leading dimensions.");
+  nb::class_<Direct>(m, "Direct", "Calls of one kind on NumPy's arrays as they come.")
+      .def(nb::init<nb::handle, nb::tuple, nb::tuple, i64, const std::string&>(), nb::arg("spec"),
+           nb::arg("dtypes"), nb::arg("outputs"), nb::arg("most"), nb::arg("isa") = "")
+      .def("compute", &Direct::compute, nb::arg("a").none(), nb::arg("b").none(), nb::arg("c").none(),
+           nb::arg("scale_a").none(), nb::arg("scale_b").none(),
+           "D, new; or None, where an operand is not of the kind or there are too many instructions.");
   m.def("has_kernel",
-        [](nb::ndarray<const i64, nb::ndim<1>, nb::c_contig, nb::device::cpu> spec,
-           const std::string& isa) {
-          return isa_named(isa).has_kernel(read_spec(spec.data(), spec.shape(0)));
-        },
+        [](nb::handle spec, const std::string& isa) { return isa_named(isa).has_kernel(read_spec(spec)); },
         nb::arg("spec"), nb::arg("isa") = "", "Whether a vector kernel serves this model.");
   m.def("in_default_environment", [](nb::callable f) {
     // A caller may have set flush-to-zero or another rounding mode: NumPy's arithmetic would obey.

@@ -100,12 +100,14 @@ class Operand {
         }
         out.top[size_t(i)] = top;
         vf scale = power(splat(-top));
-        for (i64 p = 0; p < stride_; p += W) {
+        float* value = &out.value[size_t(i * stride_)];
+        u32* distance4 = &out.distance4[size_t(i * stride_)];
+        for (i64 p = 0, n = stride_; p < n; p += W) {
           vf v;
           vi dist;
           element(dec, load<vu>(code + p), splat(top), scale, v, dist);
-          store(&out.value[size_t(i * stride_ + p)], v);
-          store(&out.distance4[size_t(i * stride_ + p)], (vu)dist * 0x01010101u);
+          store(value + p, v);
+          store(distance4 + p, (vu)dist * 0x01010101u);
         }
       }
     });
@@ -389,7 +391,7 @@ class Operand {
       const u8* from = codes_.lines()[p];
       float* value = &out.value[size_t(p * columns)];
       const auto numbers = f.numbers(from);
-      for (int v = 0; v < used_; ++v) store(value + v * W, numbers(v) * scale);
+      unroll<NV>([&](auto v) __attribute__((always_inline)) { store(value + v * W, numbers(v) * scale); });
       most = maxu(most, codes_distances(f, from, &out.distance[size_t(p * columns)], codes_.top_field()));
       fetch(from + ahead, columns * i64(sizeof(typename Fields::Code)));
     }
@@ -397,7 +399,6 @@ class Operand {
   }
   bool pack_directly(i64 j0, i64 count, Packed& out) {
     if (!codes_.serve() || !codes_.take(m_, j0, count, pos_, n_)) return false;
-    used_ = int((count + W - 1) / W);
     return codes_.with_fields([&](const auto& f) { return unpack(f, out); });
   }
 #else

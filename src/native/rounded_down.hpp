@@ -68,7 +68,7 @@ template <bool by_parity> class RoundedDown {
   template <int nv, class From>
   __attribute__((noinline)) void narrow_group(const Strip& x, const From& from, i64 g, i32 lowest, vf some[nv]) const {
     vf c[NV] = {};
-    for (int v = 0; v < nv; ++v) c[v] = some[v];
+    copy<nv>(some, c);
     Sums sums[parts];
     i64 done = 0;
     for (int part = 0; part < parts; ++part) {
@@ -77,7 +77,7 @@ template <bool by_parity> class RoundedDown {
       done += n;
     }
     join_exactly(sums, lowest, c);
-    for (int v = 0; v < nv; ++v) some[v] = c[v];
+    copy<nv>(c, some);
   }
 
   // ---- F = 24, F2 = 31, numbers not too far from each other ----------------------------------------

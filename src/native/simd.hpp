@@ -118,6 +118,12 @@ template <int N, class F> BITMMA_INLINE void unroll(F f) {
   }(std::make_integer_sequence<int, N>{});
 }
 
+// Vector by vector: of a loop GCC makes a copy of memory in pieces of 16 bytes, and a vector that is
+// loaded from pieces waits until they have been written.
+template <int n, class V> BITMMA_INLINE void copy(const V from[n], V to[n]) {
+  unroll<n>([&](auto v) __attribute__((always_inline)) { to[v] = from[v]; });
+}
+
 BITMMA_INLINE vi max(vi a, vi b) {
 #if defined(__AVX512F__)
   return (vi)_mm512_max_epi32((__m512i)a, (__m512i)b);

@@ -40,9 +40,14 @@ template <Rho rho> class Truncated {
 
   // One strip, if it fits float32 and int32 arithmetic; else c stays as it is and the answer is false.
   // Exponents count from `top` here: with values so scaled, products lie below 4 and c, scaled alike,
-  // keeps its bits (`fits`), so nothing overflows or is subnormal.
-  template <int nv, class From> bool narrow(const Strip& x, const From& from, vf c[nv]) const {
-    return holds_narrow_ && fits<nv>(x, c) && by_length<nv>(x, from, c);
+  // keeps its bits (`products_fit`, `fits`), so nothing overflows or is subnormal.
+  template <int nv, class From> bool narrow(const Strip& x, From& from, vf c[nv]) const {
+    return narrow_tile<nv>(x, from, 0, reinterpret_cast<float*>(c), 1) == 1;
+  }
+  // The same with rows that have their top in common and no scales, `stride` elements from each other,
+  // and c's of which are rows of a tile: from the first on as long as they fit; how many.
+  template <int nv, class From> i64 narrow_tile(const Strip& x, From& from, i64 stride, float* c, i64 rows) const {
+    return holds_narrow_ && products_fit(x) ? by_length<nv>(x, from, stride, c, rows) : 0;
   }
   // Some rows together, by floors.hpp; all or none. Tops are the formats'.
   bool by_floor() const { return by_floor_; }
@@ -50,7 +55,7 @@ template <Rho rho> class Truncated {
                    const u8* low_b, vf c[LowBits::rows][NV]) const {
     constexpr int R = LowBits::rows;
     for (int i = 0; i < R; ++i)
-      if (!fits<NV>(x[i], c[i])) return false;
+      if (!products_fit(x[i]) || !fits<NV>(x[i], c[i])) return false;
     const Frame<NV> f = frame<NV>(x[0], 0);
     vf t[R][NV];
     vi overflow{};
@@ -89,49 +94,56 @@ template <Rho rho> class Truncated {
   // - 2^top and its inverse are floats, and products' sums (below 4 n 2^top) and c do not overflow;
   // - c is 0 or a normal float, before and after scaling, that e_max may stand for: with nothing but
   //   zeros to add it is to come back. So is what groups return, being a multiple of their units.
-  template <int nv> bool fits(const Strip& x, const vf c[nv]) const {
+  bool products_fit(const Strip& x) const {
     const i32 lowest = rho == Rho::single ? std::max(e_zero_, F_ - 126) : F_ - 126;
-    if (x.low < lowest || x.low - x.most < F_ - 126 || x.least < -100 || x.most > 100) return false;
+    return x.low >= lowest && x.low - x.most >= F_ - 126 && x.least >= -100 && x.most <= 100;
+  }
+  // And of that what is c's.
+  template <int nv> BITMMA_INLINE bool fits(const Strip& x, const vf c[nv]) const {
     if (restart_) return true;
     const i32 first = x.c_is_new && c_lowest_ != d_lowest_ ? -14 : -126;
     const i32 ceiling = rho == Rho::nearest_half ? 16 : std::min(x.least, 0) + 100;
     return zero_or_within<nv>(c, std::max(x.most + F_ + 2 - 127, first), ceiling);
   }
 
-  template <int nv, class From> bool by_length(const Strip& x, const From& from, vf c[nv]) const {
+  template <int nv, class From> i64 by_length(const Strip& x, From& from, i64 stride, float* c, i64 rows) const {
     const bool whole = sub_ >= L_;
-    if (L_ == 4 && whole) return narrow_chain<nv, 4, 4>(x, from, c);
-    if (L_ == 8 && whole) return narrow_chain<nv, 8, 8>(x, from, c);
-    if (L_ == 16 && whole) return narrow_chain<nv, 16, 16>(x, from, c);
-    if (L_ == 32 && whole) return narrow_chain<nv, 32, 32>(x, from, c);
-    if (L_ == 16 && sub_ >= 8) return narrow_chain<nv, 16, 8>(x, from, c);
-    if (L_ == 32 && sub_ >= 16) return narrow_chain<nv, 32, 16>(x, from, c);
-    return narrow_chain<nv, 0, 0>(x, from, c);
+    if (L_ == 4 && whole) return narrow_chain<nv, 4, 4>(x, from, stride, c, rows);
+    if (L_ == 8 && whole) return narrow_chain<nv, 8, 8>(x, from, stride, c, rows);
+    if (L_ == 16 && whole) return narrow_chain<nv, 16, 16>(x, from, stride, c, rows);
+    if (L_ == 32 && whole) return narrow_chain<nv, 32, 32>(x, from, stride, c, rows);
+    if (L_ == 16 && sub_ >= 8) return narrow_chain<nv, 16, 8>(x, from, stride, c, rows);
+    if (L_ == 32 && sub_ >= 16) return narrow_chain<nv, 32, 16>(x, from, stride, c, rows);
+    return narrow_chain<nv, 0, 0>(x, from, stride, c, rows);
   }
   template <int nv, int L0, int sub, class From>
-  bool narrow_chain(const Strip& x, const From& from, vf c[nv]) const {
+  i64 narrow_chain(const Strip& x, From& from, i64 stride, float* c, i64 rows) const {
     vi overflow{};
-    vf result[nv];
-    for (int v = 0; v < nv; ++v) result[v] = c[v];
     Frame<nv> f = frame<nv>(x, 0);
     auto group = [&](i64 g, vf* t) __attribute__((always_inline)) {
       narrow_group<nv, L0, sub>(from, g, f, t, overflow);
     };
-    if (x.col_scale) {
-      chain<nv>(x, result, [&](i64 g, vf* t) __attribute__((always_inline)) {
-        f = frame<nv>(x, g);
-        for (int v = 0; v < nv; ++v) t[v] *= f.down[v];
-        group(g, t);
-        for (int v = 0; v < nv; ++v) t[v] *= f.up[v];
-      });
-    } else {
-      for (int v = 0; !restart_ && v < nv; ++v) result[v] *= f.down[v];
-      chain<nv>(x, result, group, f.up);
-      for (int v = 0; !restart_ && v < nv; ++v) result[v] *= f.up[v];
+    for (i64 r = 0; r < rows; ++r, c += columns) {
+      vf result[nv];
+      unroll<nv>([&](auto v) __attribute__((always_inline)) { result[v] = load<vf>(c + v * W); });
+      if (!fits<nv>(x, result)) return r;
+      if (x.col_scale) {
+        chain<nv>(x, result, [&](i64 g, vf* t) __attribute__((always_inline)) {
+          f = frame<nv>(x, g);
+          for (int v = 0; v < nv; ++v) t[v] *= f.down[v];
+          group(g, t);
+          for (int v = 0; v < nv; ++v) t[v] *= f.up[v];
+        });
+      } else {
+        for (int v = 0; !restart_ && v < nv; ++v) result[v] *= f.down[v];
+        chain<nv>(x, result, group, f.up);
+        for (int v = 0; !restart_ && v < nv; ++v) result[v] *= f.up[v];
+      }
+      if (any(overflow)) return r;
+      unroll<nv>([&](auto v) __attribute__((always_inline)) { store(c + v * W, result[v]); });
+      if constexpr (requires { from.move(stride); }) from.move(stride);
     }
-    if (any(overflow)) return false;
-    for (int v = 0; v < nv; ++v) c[v] = result[v];
-    return true;
+    return rows;
   }
 
   // The groups of a strip in a chain from c; or, Lowered, from +0 every restart_ groups, each chain's
@@ -140,9 +152,9 @@ template <Rho rho> class Truncated {
   BITMMA_INLINE void chain(const Strip& x, vf c[nv], Group group, const vf* up = nullptr) const {
     if (!restart_) {
       vf t[nv];  // a copy of its own stays in registers
-      for (int v = 0; v < nv; ++v) t[v] = c[v];
+      copy<nv>(c, t);
       for (i64 g = 0; g < x.groups; ++g) group(g, t);
-      for (int v = 0; v < nv; ++v) c[v] = t[v];
+      copy<nv>(t, c);
       return;
     }
     for (i64 g = 0; g < x.groups; g += restart_) {

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import os
 import threading
 from collections.abc import Callable, Collection, Sequence
@@ -191,6 +192,28 @@ class Plan(NamedTuple):
         """As the function `dpa`, for what was planned."""
         d = self.mma(*_as_matrices(a, b, c, scale_a, scale_b), threads)
         return d.reshape(d.shape[:-2])
+
+    def direct(self, outputs: tuple[int, ...]) -> Callable[..., Any] | None:
+        """Calls on NumPy values as they come, of so few products that threads are no matter.
+
+        Args:
+            outputs: (m, n) of one instruction, or () of one dot product.
+
+        Returns:
+            What computes, given A, B, C, scale_a and scale_b: their D, an array of d's dtype, if
+            they are arrays of their formats' dtypes and of the instruction's shapes with the same
+            leading dimensions; else None, and all is as if it had not been asked. Or None where
+            codes are to be looked at, which do not fill their bytes, or there is only `reference`.
+        """
+        _, a, b, c, _, scale, _ = self.key
+        known = [None if x is None else formats.get(x) for x in (a, b, c, scale, scale, self.d)]
+        if self.native is None or any(f is not None and f.width < 8 for f in known):
+            return None
+        spec, _, padded_step, alone = self.native
+        fewer = min(alone, 2 * _PRODUCTS_PER_THREAD) - 1
+        dtypes = tuple(None if f is None else f.dtype for f in known)
+        most = fewer // (math.prod(outputs) * padded_step)
+        return _native.Direct(spec, dtypes, outputs, most, _ISA).compute
 
     def run(
         self,
