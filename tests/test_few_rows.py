@@ -334,17 +334,30 @@ def test_few_columns(model: Model) -> None:
     assert min(met["finite"], met["special"]) > 100, met
 
 
-@pytest.mark.parametrize(
-    ("model", "format"),
-    [(TFDPA(32, 13, RZ_E8M13), "e4m3"), (TFDPA(), "bf16"), (TFDPA(8, 25), "tf32")],
+#: One of each walk over B, and of each width of a code.
+WALKS: tuple[tuple[Model, str, int], ...] = (
+    (TFDPA(32, 13, RZ_E8M13), "e4m3", 32),
+    (TFDPA(), "e2m3", 16),
+    (TFDPA(), "bf16", 16),
+    (TFDPA(8, 25), "tf32", 8),
+    (EFDPA(4), "f16", 16),
+    (GSTFDPA(), "e2m1", 64),
+    (FTZMulAdd(4), "f16", 8),
+    (FMA(), "f32", 4),
+    (FMA(RNE_FP64), "f64", 4),
 )
-def test_rows_that_begin_anywhere_in_a_line_of_memory(model: Model, format: str) -> None:
+
+
+@pytest.mark.parametrize(("model", "format", "k"), WALKS)
+def test_rows_that_begin_anywhere_in_a_line_of_memory(model: Model, format: str, k: int) -> None:
     """Many columns, as far apart as lines are: the first tile is as wide as leads to one."""
     rng = np.random.default_rng(21)
     bias = formats.get(format).bias
     A, B = (draw(rng, format, shape, bias - 3, bias + 2, 0.1) for shape in ((2, 70), (70, 1090)))
-    C = draw(rng, "f32", (2, 1090), 120, 130, 0.1)
-    B[40, [3, 500]] = special_codes(format)[0]  # these tiles go the general way
+    C = draw(rng, model.d, (2, 1090), *C_FIELDS[model.d], 0.1)
+    scales = draw_scales(rng, 2, 70, 1090, True) if format == "e2m1" else (None, None)
+    for column, code in zip((3, 500), special_codes(format), strict=False):
+        B[40, column] = code  # these tiles go the general way
     size, row = B.itemsize, 1090 * B.itemsize // 64 * 64 + 64
     met = set()
     for offset in (0, size, 16, 32, 64 - size):
@@ -352,5 +365,47 @@ def test_rows_that_begin_anywhere_in_a_line_of_memory(model: Model, format: str)
         start = -memory.ctypes.data % 64 + offset
         here = np.ndarray(B.shape, B.dtype, memory.data, start, (row, size))
         here[...] = B
-        met.add(compare(model, format, 32, A, here, C, None, None).tobytes())
+        met.add(compare(model, format, k, A, here, C, *scales).tobytes())
     assert len(met) == 1
+
+
+@pytest.mark.parametrize(("model", "format", "k"), WALKS)
+def test_one_product_after_another(model: Model, format: str, k: int) -> None:
+    """Where codes lie is found once for a product's tiles; the next product's lie elsewhere."""
+    rng = np.random.default_rng(22)
+    fmt, batch, N = formats.get(format), 3, 200
+    block, scale = (16, "ue4m3") if format == "e2m1" else (None, None)
+    spec = cpu._spec(model, format, format, model.d, k, scale, block)
+    for K in (k, 2 * k - 1, 130):  # whole chunks and positions that are filled up
+        low, high = fmt.bias - 3, fmt.bias + 2
+        A, B = (
+            draw(rng, format, (batch * x, y), low, high, 0.1).reshape(batch, x, y)
+            for x, y in ((2, K), (K, N))
+        )
+        scales: tuple[Codes | None, Codes | None] = (None, None)
+        if block:
+            shapes = ((batch, 2, -(-K // block)), (batch, -(-K // block), N))
+            scales = tuple(rng.integers(40, 70, s, np.uint8) for s in shapes)  # type: ignore[assignment]
+        for b in (B, B[::-1], np.broadcast_to(B[0], B.shape), B[:, :, ::-1]):
+            want = np.zeros((batch, 2, N), formats.get(model.d).code_dtype)
+            _native.mma(spec, A, b, None, want, *scales, isa="", exact=True)
+            for isa in _native.isas():
+                got = np.zeros_like(want)
+                _native.mma(spec, A, b, None, got, *scales, isa=isa)
+                np.testing.assert_array_equal(got, want, f"{isa}, K = {K}")
+
+
+@pytest.mark.parametrize(("model", "format", "k"), WALKS)
+def test_chunks_without_any_of_k(model: Model, format: str, k: int) -> None:
+    """An instruction longer than K by chunks of nothing but +0, and no K at all."""
+    rng = np.random.default_rng(23)
+    bias, N = formats.get(format).bias, 130
+    for K in (0, 3, 40):
+        A, B = (draw(rng, format, s, bias - 3, bias + 2, 0.1) for s in ((2, K), (K, N)))
+        C = draw(rng, model.d, (2, N), *C_FIELDS[model.d], 0.1)
+        scales: tuple[Codes | None, Codes | None] = (None, None)
+        if format == "e2m1":
+            blocks = -(-K // 16)
+            scales = (np.full((2, blocks), 56, np.uint8), np.full((blocks, N), 56, np.uint8))
+        for layout in LAYOUTS:
+            compare(model, format, 66 * k, A, laid(B, layout), C, *scales)

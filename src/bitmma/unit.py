@@ -114,8 +114,10 @@ class Call:
     ) -> Array:
         """Codes out of the operands, shapes checked, the engine asked, its answer wrapped."""
         # What most small calls are is computed as it comes; all others are looked at one by one.
-        if self._direct and (d := self._direct(A, B, C, scale_a, scale_b)) is not None:
-            return d
+        if threads is None and self._direct:
+            d = self._direct(A, B, C, scale_a, scale_b)
+            if d is not None:
+                return d
         codes, kind = self.read(A, B, C, scale_a, scale_b)
         a, b, c, scales = codes
         compute: Callable[..., Any] = self._of_any_size

@@ -13,53 +13,72 @@
 
 namespace bitmma::BITMMA_ISA {
 
-// Into the cache, the lines of memory in which these bytes lie.
-BITMMA_INLINE void fetch(const u8* p, i64 bytes) {
-  for (i64 at = 0; at <= bytes; at += 64) __builtin_prefetch(p + at);
-}
+// Where codes of some positions lie: those of position p at line[p] + at. And what is to be fetched while
+// they are read. Tiles go across B, but memory is fast along its rows, and CPUs fetch ahead by themselves only
+// where few rows are read side by side: so a block of `wide` lines of memory of every position is fetched row
+// after row, while the tiles of the one before it are computed.
+struct Found {
+  static constexpr int log2_wide = 3, wide = 1 << log2_wide;
+  const u8* const* line;
+  i64 at;
+  i64 next, done;  // the block's first byte, and how many of its lines of memory were fetched with other tiles
+
+  BITMMA_INLINE const u8* operator[](i64 p) const { return line[p] + at; }
+  // The part that goes with position p, of whose codes `bytes` are read here (if a part of a line, one with
+  // each). To the second cache: lines a power of two apart push each other out of the first.
+  template <i64 bytes> BITMMA_INLINE void fetch(i64 p) const {
+    unroll<std::max<int>(1, bytes / 64)>([&](auto l) __attribute__((always_inline)) {
+      const u64 i = u64(done) + u64(p) * bytes / 64 + l;
+      __builtin_prefetch(line[i >> log2_wide] + next + 64 * (i & (wide - 1)), 0, 2);
+    });
+  }
+};
 
 // Codes of T, `width` columns at each of some positions. Those beyond the matrix are +0.
 template <class T, i64 width> class CodeLines {
  public:
+  explicit CodeLines(i64 all) : across_(all * i64(sizeof(T))) {}  // columns of the matrix
   // `count` columns from j0 on (the lines of m) at n positions.
   void find(const Mat& m, i64 j0, i64 count, const i64* pos, i64 n) {
-    line_.resize(size_t(n));
-    buffered_ = 0;
-    if (m.row == sizeof(T) && count == width) {
-      for (i64 p = 0; p < n; ++p) line_[size_t(p)] = pos[p] < 0 ? zeros() : m.at(j0, pos[p]);
-      return;
-    }
+    in_place_ = m.row == sizeof(T) && count == width;
+    if (in_place_) return find_in_place(m, j0, pos, n);
     auto [first, last] = range(pos, n);
     const bool along_k = m.col == sizeof(T) && last - first <= n;
     buffered_ = along_k ? last - first : n;
     buffer_.resize(size_t(n * width));
     if (along_k) turn(m, j0, count, first, last - first);
     else gather(m, j0, count, pos, n);
-    const u8** line = line_.data();
-    const u8* const start = row(0);
+    copied_.resize(size_t(n));
+    const u8** const line = copied_.data();
+    const u8* const start = reinterpret_cast<const u8*>(buffer_.data());
     for (i64 p = 0; p < n; ++p) line[p] = pos[p] < 0 ? zeros() : start + (along_k ? pos[p] - first : p) * bytes;
   }
   // Codes that lie elsewhere too, each vector as `change` makes it.
   template <class Change> void change(Change change) {
-    if (buffered_) {
+    if (!in_place_) {
       for (i64 i = 0; i < buffered_; ++i) copy(row(i), row(i), change);
       return;
     }
-    buffered_ = i64(line_.size());
-    buffer_.resize(line_.size() * size_t(width));
-    for (i64 p = 0; p < buffered_; ++p) {
-      fetch(line_[size_t(p)] + bytes, bytes);
-      copy(line_[size_t(p)], row(p), change), line_[size_t(p)] = row(p);
+    const Found from = lines();
+    const i64 n = i64(line_.size());
+    in_place_ = false, buffered_ = n, buffer_.resize(size_t(n * width)), copied_.resize(size_t(n));
+    for (i64 p = 0; p < n; ++p) {
+      from.template fetch<bytes>(p);
+      copy(from[p], row(p), change), copied_[size_t(p)] = row(p);
     }
   }
-  const u8* const* lines() const { return line_.data(); }
-  // How far the codes that are wanted next lie behind these; 0 if they are not to be fetched.
-  i64 ahead() const { return buffered_ ? 0 : bytes; }
+  Found lines() const {
+    if (!in_place_) return {copied_.data(), 0, 0, 0};
+    constexpr i64 tiles = 64 * Found::wide / bytes;
+    const i64 n = i64(line_.size()), tile = at_ / bytes % tiles, next = at_ + (tiles - tile) * bytes;
+    // Behind the last block comes the first of the positions that follow.
+    return {line_.data(), at_, next < across_ ? next : at_ % bytes + n * stride_, tile * n * bytes / 64};
+  }
   // Each vector of codes, in any order.
   template <class Look> void look(Look look) const {
-    const size_t n = buffered_ ? size_t(buffered_) : line_.size();
+    const size_t n = in_place_ ? line_.size() : size_t(buffered_);
     for (size_t i = 0; i < n; ++i) {
-      const u8* from = buffered_ ? reinterpret_cast<const u8*>(&buffer_[i * size_t(width)]) : line_[i];
+      const u8* from = in_place_ ? line_[i] + at_ : reinterpret_cast<const u8*>(&buffer_[i * size_t(width)]);
       for (i64 b = 0; b < bytes; b += i64(sizeof(vb))) look(from + b);
     }
   }
@@ -67,6 +86,19 @@ template <class T, i64 width> class CodeLines {
  private:
   static constexpr i64 bytes = width * i64(sizeof(T));
 
+  // Tile after tile at the same positions: lines are found once, and only where on them changes.
+  void find_in_place(const Mat& m, i64 j0, const i64* pos, i64 n) {
+    at_ = j0 * i64(sizeof(T));
+    if (m.data == data_ && m.col == stride_ && std::equal(pos, pos + n, found_.begin(), found_.end())) return;
+    line_.resize(size_t(n));
+    data_ = m.data, stride_ = m.col, found_.assign(pos, pos + n);
+    if (std::all_of(pos, pos + n, [](i64 k) { return k >= 0; })) {
+      for (i64 p = 0; p < n; ++p) line_[size_t(p)] = m.at(0, pos[p]);
+      return;
+    }
+    for (i64 p = 0; p < n; ++p) line_[size_t(p)] = pos[p] < 0 ? zeros() : m.at(j0, pos[p]);
+    at_ = 0, data_ = nullptr;  // zeros are the same for every tile: not to be used again
+  }
   u8* row(i64 i) { return reinterpret_cast<u8*>(&buffer_[size_t(i * width)]); }
   template <class Change> static void copy(const u8* from, u8* to, Change change) {
     for (i64 b = 0; b < bytes; b += i64(sizeof(vb))) store(to + b, change(load<vb>(from + b)));
@@ -145,9 +177,15 @@ template <class T, i64 width> class CodeLines {
     x = a, y = b;
   }
 
-  std::vector<const u8*> line_;
+  i64 across_;
+  std::vector<const u8*> line_, copied_;
+  i64 at_ = 0;
+  const u8* data_ = nullptr;  // what `line_` was found for
+  i64 stride_ = 0;
+  std::vector<i64> found_;
   Array<T> buffer_;
-  i64 buffered_ = 0;  // lines of the buffer in use: all or none
+  bool in_place_ = false;
+  i64 buffered_ = 0;  // lines of the buffer in use, unless in place
 };
 
 // The least and the largest of some bytes, column by column.
@@ -157,7 +195,9 @@ struct ByteExtent {
   std::pair<int, int> over(i64 cols) const {
     alignas(64) u8 low[columns], high[columns];
     store(low, least), store(high, most);
-    return {*std::min_element(low, low + cols), *std::max_element(high, high + cols)};
+    u8 first = 255, last = 0;  // std's searches go byte by byte
+    for (i64 j = 0; j < cols; ++j) first = std::min(first, low[j]), last = std::max(last, high[j]);
+    return {first, last};
   }
 };
 
@@ -172,9 +212,9 @@ inline i64 columns_to_line(const Mat& m, i64 bytes, i64 count) {
   return first ? first : columns;
 }
 
-// With few rows B is read once: by few lines of memory at a time, so that fetching follows; along k, by
-// as many positions as a buffer in the cache holds.
-inline i64 few_rows_chunk(const Mat& b, int bytes) { return b.row < b.col ? 1024 : bytes == 1 ? 64 : 32; }
+// With few rows B is read once: by so few lines side by side that a CPU's own fetching follows (64 of codes of
+// two bytes were too many); along k, by as many positions as a buffer in the cache holds.
+inline i64 few_rows_chunk(const Mat& b, i64 bytes) { return b.row < b.col ? 1024 : bytes == 1 ? 64 : 32; }
 
 #if defined(BITMMA_HALF_CONVERSION)
 
@@ -218,18 +258,25 @@ struct ByteFields {
   vw half;           // what is then kept, of the sign's copies only the highest
 
   BITMMA_INLINE vb suspect(vb, vb code) const { return (code & kept) ^ flipped; }
+  BITMMA_INLINE vw halves(const u8* p) const { return (extend_to_16(p) * up) & half; }  // 2W of them
   struct Numbers {
     alignas(64) u16 half[columns];
     BITMMA_INLINE vf operator()(int v) const { return from_half(reinterpret_cast<const u8*>(half + v * W)); }
   };
   BITMMA_INLINE Numbers numbers(const u8* p) const {
     Numbers x;
-    unroll<2>([&](auto h) __attribute__((always_inline)) {
-      store(x.half + h * 2 * W, (extend_to_16(p + h * 2 * W) * up) & half);
-    });
+    unroll<2>([&](auto h) __attribute__((always_inline)) { store(x.half + h * 2 * W, halves(p + h * 2 * W)); });
     return x;
   }
 };
+
+// A vector of codes, copied to where their numbers are read from: bytes as halves.
+template <class Fields> BITMMA_INLINE void set_aside(const Fields&, const u8* from, u8* to) { store(to, load<vb>(from)); }
+BITMMA_INLINE void set_aside(const ByteFields& f, const u8* from, u8* to) {
+  unroll<2>([&](auto h) __attribute__((always_inline)) { store(to + h * 4 * W, f.halves(from + h * 2 * W)); });
+}
+template <class Fields> BITMMA_INLINE auto numbers_aside(const Fields& f, const u8* p) { return f.numbers(p); }
+BITMMA_INLINE auto numbers_aside(const ByteFields&, const u8* p) { return HalfFields{}.numbers(p); }
 
 // A line's distances from the top as a panel has them; and what of it is suspect.
 template <class Fields> BITMMA_INLINE vb codes_distances(const Fields& f, const u8* line, u8* out, u32 top_field) {
@@ -252,26 +299,26 @@ template <class Fields> BITMMA_INLINE vb codes_distances(const Fields& f, const 
   }
 }
 
-// Of sizeof(Code) lines' codes, from `byte` on, the upper bytes without signs: those of one column in one
-// lane. And the codes themselves, if they are bytes.
-template <class Code> BITMMA_INLINE vb upper_bytes(const u8* const* line, i64 byte, vb& code) {
+// Of the codes of sizeof(Code) positions from p on, the upper bytes without signs, from `byte` on: those of one
+// column in one lane. And the codes themselves, if they are bytes.
+template <class Code> BITMMA_INLINE vb upper_bytes(const Found& line, i64 p, i64 byte, vb& code) {
   if constexpr (sizeof(Code) == 1) {
-    code = load<vb>(line[0] + byte);
+    code = load<vb>(line[p] + byte);
     return code + code;
   } else if constexpr (sizeof(Code) == 2) {
-    vw even = load<vw>(line[0] + byte), odd = load<vw>(line[1] + byte);
+    vw even = load<vw>(line[p] + byte), odd = load<vw>(line[p + 1] + byte);
     even += even, odd += odd;
     return bits<vb>(even >> 8 | (odd & 0xFF00));
   } else {
-    const vu x0 = load<vu>(line[0] + byte), x1 = load<vu>(line[1] + byte);
-    const vu x2 = load<vu>(line[2] + byte), x3 = load<vu>(line[3] + byte);
+    const vu x0 = load<vu>(line[p] + byte), x1 = load<vu>(line[p + 1] + byte);
+    const vu x2 = load<vu>(line[p + 2] + byte), x3 = load<vu>(line[p + 3] + byte);
     return bits<vb>((x0 >> 23 & 0xFF) | (x1 >> 15 & 0xFF00) | (x2 >> 7 & 0xFF0000) | (x3 << 1 & 0xFF000000u));
   }
 }
 
 class Codes {
  public:
-  explicit Codes(const Format& f) : f_(f), kind_(kind(f)) {
+  Codes(const Format& f, i64 all) : f_(f), kind_(kind(f)), bytes_(all), halves_(all), words_(all) {
     if (kind_ == bytes) {
       const int E = f.exponent_bits, M = f.mantissa_bits;
       const bool fnuz = f.specials == Specials::fnuz;
@@ -317,14 +364,13 @@ class Codes {
       default: return each(word_);
     }
   }
-  // Position p's codes, of `columns` columns, and where the next lie.
-  const u8* const* lines() const { return kind_ == bytes ? bytes_.lines() : kind_ == words ? words_.lines() : halves_.lines(); }
-  i64 ahead() const { return kind_ == bytes ? bytes_.ahead() : kind_ == words ? words_.ahead() : halves_.ahead(); }
+  // Position p's codes, of `columns` columns.
+  Found lines() const { return kind_ == bytes ? bytes_.lines() : kind_ == words ? words_.lines() : halves_.lines(); }
   i32 top() const { return top_; }  // no exponent is above
   i32 low() const { return low_; }  // nor below, but zeros'
   u32 top_field() const { return u32(top_ + f_.bias); }
   // What makes of the float that the fields stand for the number times 2^-top.
-  float factor() const { return std::ldexp(1.0f, (kind_ == bytes ? 15 - f_.bias : 0) - top_); }
+  float factor() const { return bits<float>(u32(127 + (kind_ == bytes ? 15 - f_.bias : 0) - top_) << 23); }
 
  private:
   BITMMA_INLINE vb shifted_up(vb x) const {
@@ -375,19 +421,19 @@ template <class Fields> struct FromCodes {
   const float* a;         // row values, times Codes::factor
   const u32* a4;          // row distances, four times each; 255 for zeros
   const u32* by;          // what distances have above `least`, times 2^below: see Walk::join_rows
-  const u8* const* line;
-  i64 ahead;
+  Found line;
   u32 top_field, least;
-  Fields f;
+  const Fields& f;
+  u8* aside;             // numbers of the positions that `nearest` saw last, line after line
   mutable vb most{};      // of the bytes that were seen
 
   // Whether no special value was among them.
   BITMMA_INLINE bool clean() const { return !any(bits<vi>(subtract_saturating(most, vb{} + u8(f.special - 1))) != 0); }
 
-  // Also fetches what is wanted next: faster than memory gives it, products would wait for each other.
+  // Also fetches what is wanted next: all at once, products would wait.
   BITMMA_INLINE auto numbers(i64 p) const {
-    fetch(line[p] + ahead, columns * together);
-    return f.numbers(line[p]);
+    line.template fetch<columns * together>(p);
+    return numbers_aside(f, aside + p * aside_line);
   }
 
   // The lowest distance of n products (a multiple of `together`, as is p) from the top: 255 where all
@@ -395,13 +441,19 @@ template <class Fields> struct FromCodes {
   // distance, with some of the significand below. It saturates at 0, where zeros and subnormal numbers
   // are, too: what comes out a whole field above is right.
   BITMMA_INLINE vb nearest(i64 p, i64 n) const {
+    // Copies: what is set aside could be anything else, as far as a compiler knows.
+    const Fields fields = f;
+    const Found line = this->line;
+    const u32* const by = this->by;
+    u8* const aside = this->aside;
     vb best[together] = {}, seen = most;
 #pragma GCC unroll 4
     for (i64 i = p; i < p + n; i += together) {
       const vb less = bits<vb>(vu{} + by[i / together]);
       unroll<together>([&](auto h) __attribute__((always_inline)) {
-        vb code, upper = upper_bytes<Code>(line + i, h * 4 * W, code);
-        seen = maxu(seen, f.suspect(upper, code)), best[h] = maxu(best[h], subtract_saturating(upper, less));
+        vb code, upper = upper_bytes<Code>(line, i, h * 4 * W, code);
+        seen = maxu(seen, fields.suspect(upper, code)), best[h] = maxu(best[h], subtract_saturating(upper, less));
+        for (i64 t = i; t < i + together; ++t) set_aside(fields, line[t] + h * 4 * W, aside + t * aside_line + h * 4 * W);
       });
     }
     most = seen;
@@ -428,7 +480,7 @@ template <class Fields> struct FromCodes {
 
  private:
   using Code = typename Fields::Code;
-  static constexpr int together = sizeof(Code);
+  static constexpr int together = sizeof(Code), aside_line = columns * (together == 1 ? 2 : together);
 
   __attribute__((noinline)) void look_closely(i64 p, i64 n, u8* near) const {
     const vi none = splat(-1024);
@@ -448,7 +500,7 @@ template <class Fields> struct FromCodes {
 #else
 
 struct Codes {
-  explicit Codes(const Format&) {}
+  Codes(const Format&, i64) {}
   bool serve() const { return false; }
 };
 

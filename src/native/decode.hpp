@@ -60,9 +60,9 @@ struct Decoder : Decoding<Decoder> {
       : mantissa(x.mantissa_bits), exponent(x.exponent_bits), bias(x.bias), dropped(x.dropped_bits),
         has_sign(x.has_sign), bytes(x.bytes()), specials(x.specials) {}
 };
-template <int E, int M, int B, Specials S, int Dropped = 0>
-struct FixedDecoder : Decoding<FixedDecoder<E, M, B, S, Dropped>> {
-  static constexpr int exponent = E, mantissa = M, bias = B, dropped = Dropped, has_sign = 1;
+template <int E, int M, int B, Specials S, int Dropped = 0, int Sign = 1>
+struct FixedDecoder : Decoding<FixedDecoder<E, M, B, S, Dropped, Sign>> {
+  static constexpr int exponent = E, mantissa = M, bias = B, dropped = Dropped, has_sign = Sign;
   static constexpr Specials specials = S;
 };
 template <class Each> void with_decoder(const Decoder& d, Each each) {

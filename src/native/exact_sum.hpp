@@ -42,11 +42,10 @@ struct DoublePanel {
 };
 template <class Fields> struct DoublesFromCodes {
   const double* a;
-  const u8* const* line;
-  i64 ahead;
+  Found line;
   Fields f;
   BITMMA_INLINE vd number(i64 p, int h) const {
-    if (h == 0) fetch(line[p] + ahead, columns * i64(sizeof(typename Fields::Code)));
+    if (h == 0) line.template fetch<columns * i64(sizeof(typename Fields::Code))>(p);
     return to_double(half(f.numbers(line[p])(h / 2), h % 2));
   }
 };
@@ -189,12 +188,13 @@ class ExactSumWalk {
  public:
   explicit ExactSumWalk(const Job& job)
       : job_(job), s_(*job.spec), layout_(s_, job.K), kernel_(s_), exact_(job),
-        rows_(job.a, s_.a), cols_(job.b.transposed(), s_.b), codes_(s_.b) {
+        rows_(job.a, s_.a, job.M), cols_(job.b.transposed(), s_.b, job.N), codes_(s_.b, job.N) {
     i64 unit = layout_.padded_step > 512 ? s_.group : layout_.padded_step;
     chunk_ = std::max<i64>(1, (job.M > 16 ? 128 : few_rows_chunk(job.b, s_.b.bytes())) / unit) * unit;
   }
   void run() {
     rows_.read(job_.a), cols_.read(job_.b.transposed());
+    const i64 first = job_.M <= few_rows ? columns_to_line(job_.b.transposed(), s_.b.bytes(), job_.N) : columns;
     for (i64 p0 = 0; p0 < layout_.total; p0 += chunk_) {
       i64 p1 = std::min(layout_.total, p0 + chunk_);
       bool contiguous = layout_.positions(p0, p1, pos_);
@@ -208,9 +208,10 @@ class ExactSumWalk {
           rows_.wide_row(r, a_);
           spans[size_t(r)] = span_of(&a_.wide_exponent[size_t(r * rows_.stride())], rows_.stride());
         }
-        for (i64 j0 = 0; j0 < job_.N; j0 += columns) {
-          block(i0, rows, j0, p0, p1);
-          if (!advance(job_, {i0, rows, j0, std::min<i64>(columns, job_.N - j0)}, p1 - p0, p1 == layout_.total)) return;
+        for (i64 j0 = 0, cols = first; j0 < job_.N; j0 += cols, cols = columns) {
+          cols = std::min(cols, job_.N - j0);
+          block(i0, rows, j0, cols, p0, p1);
+          if (!advance(job_, {i0, rows, j0, cols}, p1 - p0, p1 == layout_.total)) return;
         }
       }
     }
@@ -266,8 +267,8 @@ class ExactSumWalk {
     kernel_.with_any_c(from, groups, c);
   }
 
-#if defined(BITMMA_HALF_CONVERSION)
   static constexpr i64 few_rows = 6;  // for which a panel of doubles is not worth its filling
+#if defined(BITMMA_HALF_CONVERSION)
   // Rows straight from B's codes, as in fused.hpp; how many were done.
   i64 straight(i64 i0, i64 rows, i64 j0, i64 cols, i64 p0, i64 p1) {
     if (rows > few_rows || !codes_.are_16_bits()) return 0;
@@ -279,7 +280,7 @@ class ExactSumWalk {
       alignas(64) float c[columns];
       codes_.with_fields([&](auto f) {
         if constexpr (sizeof(typename decltype(f)::Code) == 2)
-          add_up(DoublesFromCodes<decltype(f)>{rows_.wide_row(r, a_), codes_.lines(), codes_.ahead(), f}, (p1 - p0) / s_.L, row, std::min(codes_.low(), 0), start.finite, c);
+          add_up(DoublesFromCodes<decltype(f)>{rows_.wide_row(r, a_), codes_.lines(), f}, (p1 - p0) / s_.L, row, std::min(codes_.low(), 0), start.finite, c);
       });
       for (int v = 0; v < NV; ++v) {  // an Inf or NaN of c stays
         vf old = load<vf>(start.before + v * W);
@@ -293,8 +294,8 @@ class ExactSumWalk {
   i64 straight(i64, i64, i64, i64, i64, i64) { return 0; }
 #endif
 
-  void block(i64 i0, i64 rows, i64 j0, i64 p0, i64 p1) {
-    i64 cols = std::min<i64>(columns, job_.N - j0), n = p1 - p0;
+  void block(i64 i0, i64 rows, i64 j0, i64 cols, i64 p0, i64 p1) {
+    const i64 n = p1 - p0;
     const i64 done = straight(i0, rows, j0, cols, p0, p1);
     if (done == rows) return;
     cols_.pack_panel(j0, cols, b_, false);

@@ -244,7 +244,7 @@ template <class Kernel> class Walk {
  public:
   explicit Walk(const Job& job)
       : job_(job), s_(*job.spec), layout_(s_, job.K), kernel_(s_), exact_(job),
-        rows_(job.a, s_.a), cols_(job.b.transposed(), s_.b), codes_(s_.b),
+        rows_(job.a, s_.a, job.M), cols_(job.b.transposed(), s_.b, job.N), codes_(s_.b, job.N), scale_lines_(job.N),
         always_wide_(kernel_.always_wide()), straight_(job.M <= few_rows && codes_.serve() && s_.L % (s_.family == Family::gtr ? 8 : 4) == 0 && !always_wide_) {
     unit_ = layout_.padded_step;
     if (unit_ > Operand::chunk_max - 64 || unit_ > 512) unit_ = s_.group;
@@ -454,7 +454,7 @@ template <class Kernel> class Walk {
     x.col_scale = col_scale_.data();
     auto [low, high] = extent.over(cols);
     panel.shift(low - s_.scale.bias, high - s_.scale.bias);
-    return std::any_of(col_nan_.begin(), col_nan_.begin() + cols, [](u8 is) { return is != 0; });
+    return any(bits<vi>(nan) != 0);  // beyond the matrix there is none
   }
 
 #if defined(BITMMA_HALF_CONVERSION)
@@ -468,6 +468,7 @@ template <class Kernel> class Walk {
     panel.take(codes_.top(), codes_.low());
     Strip x = strip(p0, p1, tops);
     if (job_.scale_b.data && scale_columns(x, j0, cols, panel)) return 0;
+    aside_.resize(size_t((p1 - p0) * columns * std::max(2, s_.b.bytes())));
     bring_near(rows, codes_.factor());
     for (i64 r = 0; r < rows; ++r) {
       const bool row_nan = job_.scale_a.data && row_nan_[size_t(r)];
@@ -477,10 +478,10 @@ template <class Kernel> class Walk {
       const size_t at = size_t(r * rows_.stride());
       vf c[NV];
       load_c(job_, i0 + r, j0, cols, p0 == 0, c);
-      auto holds = [&](auto fields) {
-        using Code = typename decltype(fields)::Code;
-        const FromCodes<decltype(fields)> from{&scaled_[at], &a_.distance4[at], &joined_[at / sizeof(Code)], codes_.lines(),
-                                               codes_.ahead(), codes_.top_field(), nearest_[size_t(r)], fields};
+      auto holds = [&](const auto& fields) {
+        using Fields = std::decay_t<decltype(fields)>;
+        const FromCodes<Fields> from{&scaled_[at], &a_.distance4[at], &joined_[at / sizeof(typename Fields::Code)], codes_.lines(),
+                                     codes_.top_field(), nearest_[size_t(r)], fields, aside_.data()};
         return kernel_.template narrow<NV>(x, from, c) && from.clean();
       };
       if (!codes_.with_fields(holds)) return r;
@@ -609,6 +610,7 @@ template <class Kernel> class Walk {
   Job staged_;
   float factor_ = 0;
   Array<float> scaled_, tile_;
+  Array<u8> aside_;
   Array<u32> joined_, nearest_;
   Array<i32> row_scale_, row_scale_least_, row_scale_most_, col_scale_;
   CodeLines<u8, columns> scale_lines_;

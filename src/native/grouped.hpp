@@ -13,7 +13,7 @@ class Grouped {
       : job_(job), s_(*job.spec), layout_(s_, job.K), quads_(s_.G / 4), words_((s_.G + 31) / 32),
         per_step_(s_.L / s_.G), e_zero_(std::max(s_.e_zero, -900)),
         mask_(i32(~0u << (23 - std::min(s_.mantissa_bits, 23)))),
-        usual_(quads_ == 4 && per_step_ == 4) {
+        usual_(quads_ == 4 && per_step_ == 4), lines_(job.N), scale_lines_(job.N), quad_lines_(job.N) {
     for (u32 code = 0; s_.block && code < 256; ++code) {
       exact::Number y = exact::decode(s_.scale, code);
       const float factor = float(y.significand) * significand_unit();
@@ -21,10 +21,11 @@ class Grouped {
       scale_[code] = {y.e, factor, weight, y.kind != exact::zero, y.kind == exact::nan};
     }
     i64 unit = layout_.padded_step > 4096 ? s_.L : layout_.padded_step;
-    chunk_ = std::max<i64>(1, (job.M > 16 ? 512 : few_rows_chunk(job.b, 1)) / unit) * unit;
+    chunk_ = std::max<i64>(1, (job.M > few_rows ? 512 : few_rows_chunk(job.b, 1)) / unit) * unit;
   }
 
   void run() {
+    const i64 first = job_.M <= few_rows ? columns_to_line(job_.b.transposed(), 1, job_.N) : columns;
     for (i64 p0 = 0; p0 < layout_.total; p0 += chunk_) {
       start_ = p0 == 0;
       n_ = std::min(layout_.total, p0 + chunk_) - p0;
@@ -39,8 +40,8 @@ class Grouped {
       for (i64 i0 = 0; i0 < job_.M; i0 += row_block) {
         i64 rows = std::min(row_block, job_.M - i0);
         pack_rows(i0, rows);
-        for (i64 j0 = 0; j0 < job_.N; j0 += columns) {
-          i64 cols = std::min<i64>(columns, job_.N - j0);
+        for (i64 j0 = 0, cols = first; j0 < job_.N; j0 += cols, cols = columns) {
+          cols = std::min(cols, job_.N - j0);
           pack_columns(j0, cols);
           for (i64 r = 0; r < rows; ++r) row(i0 + r, r, j0, cols);
           if (!advance(job_, {i0, rows, j0, cols}, n_, p0 + n_ == layout_.total)) return;
@@ -50,7 +51,7 @@ class Grouped {
   }
 
  private:
-  static constexpr i64 row_block = 256;
+  static constexpr i64 row_block = 256, few_rows = 16;
   // x86 multiplies unsigned by signed bytes: b goes in as 2b + 12, and 12 * sum(2a) comes off again.
   static constexpr int bias = 12;
 
@@ -131,14 +132,15 @@ class Grouped {
     } else {
       lines_.find(b, j0, cols, pos_.data(), n_);
     }
+    const Found line = lines_.lines();
     for (i64 q = 0; q < quads; ++q) {
       vu x[NV];
       if (along_k) {
         for (int v = 0; v < NV; ++v) x[v] = load<vu>(quad_lines_.lines()[q] + v * 4 * W);
       } else {
-        const u8* const* line = lines_.lines() + 4 * q;
-        bring_together(line, x);
-        for (int t = 0; t < 4; ++t) fetch(line[t] + lines_.ahead(), columns);
+        const u8* const four[] = {line[4 * q], line[4 * q + 1], line[4 * q + 2], line[4 * q + 3]};
+        bring_together(four, x);
+        for (int t = 0; t < 4; ++t) line.fetch<columns>(4 * q + t);
       }
       unroll<NV>([&](auto v) __attribute__((always_inline)) {
         store(&b_.quad[size_t(q * columns + v * W)], bits<vb>(doubled(x[v])) + u8(bias));
@@ -152,7 +154,13 @@ class Grouped {
     panel_low_ = panel_high_ = 0, any_nan_ = false;
     b_.weight.resize(size_t(groups_ * columns)), b_.nan.assign(columns, 0);
     if (!job_.scale_b.data) return std::fill(b_.weight.begin(), b_.weight.end(), 1.0f);
-    const Decoder dec(s_.scale);
+    const Format& f = s_.scale;
+    if (f.exponent_bits == 4 && f.mantissa_bits == 3 && f.bias == 7 && f.specials == Specials::fn && !f.has_sign)
+      pack_column_scales(FixedDecoder<4, 3, 7, Specials::fn, 0, 0>{}, j0, cols);
+    else
+      pack_column_scales(Decoder(f), j0, cols);
+  }
+  template <class Dec> void pack_column_scales(const Dec& dec, i64 j0, i64 cols) {
     const vb all = vb{} + u8(dec.magnitude_mask()), one = bits<vb>(vu{} + (scale_[0].counts ? 0 : 0x01010101u));
     const bool has_nan = scale_[dec.magnitude_mask()].nan;
     ByteExtent extent;  // of codes less one where 0 does not count: it wraps
@@ -171,7 +179,7 @@ class Grouped {
       extent.most = maxu(extent.most, x & ~is_nan), extent.least = minu(extent.least, (x - one) | is_nan);
     }
     store(b_.nan.data(), nan);
-    any_nan_ = std::any_of(b_.nan.begin(), b_.nan.begin() + cols, [](u8 x) { return x != 0; });
+    any_nan_ = any(bits<vi>(nan) != 0);  // beyond the matrix there is none
     auto [first, last] = extent.over(cols);
     first += one[0];
     if (first <= last) panel_low_ = scale_[first].exponent, panel_high_ = scale_[last].exponent;

@@ -62,8 +62,8 @@ constexpr short no_exponent = -12000;  // of a zero, twice it fits int16
 class Operand {
  public:
   // `m` has lines as rows. Panels have `columns` lines side by side, rows one line after another.
-  Operand(const Mat& m, const Format& f)
-      : m_(m), f_(f), dec_(f), codes_(f), narrow_(narrow_range(f)) {}
+  Operand(const Mat& m, const Format& f, i64 lines)
+      : m_(m), f_(f), dec_(f), codes_(f, lines), narrow_(narrow_range(f)), bytes_(lines), halves_(lines), words_(lines) {}
 
   void read(const Mat& m) { m_ = m; }
   void set_chunk(i64 p0, i64 p1, const i64* pos, bool contiguous) {
@@ -244,9 +244,9 @@ class Operand {
 
   // A panel's numbers without the panel: `use` is given what reads them.
   template <class Each, class Use> void float_lines(i64 j0, i64 count, Each each, Use use) {
-    auto of = [&](auto& lines) {
+    auto of = [&]<class T>(CodeLines<T, columns>& lines) {
       lines.find(m_, j0, count, pos_, n_);
-      with_floats([&](auto floats) { use(FromLines<decltype(floats), Each>{lines.lines(), dec_.bytes, floats, each}); });
+      with_floats([&](auto floats) { use(FromLines<T, decltype(floats), Each>{lines.lines(), floats, each}); });
     };
     if (dec_.bytes == 1) of(bytes_);
     else if (dec_.bytes == 2) of(halves_);
@@ -280,14 +280,14 @@ class Operand {
       return (*this)(operand.dec_.bytes == 1 ? widen_codes<u8>(p) : operand.dec_.bytes == 2 ? widen_codes<u16>(p) : widen_codes<u32>(p));
     }
   };
-  template <class Floats, class Each> struct FromLines {
-    const u8* const* line;
-    i64 bytes;
+  template <class T, class Floats, class Each> struct FromLines {
+    Found line;
     Floats floats;
     Each each;
     BITMMA_INLINE vf at(i64 p, int v) const {
+      constexpr i64 bytes = sizeof(T);
       const u8* from = line[p] + v * W * bytes;
-      __builtin_prefetch(from + columns * bytes);
+      if (v == 0) line.template fetch<columns * bytes>(p);
       return each(floats.at(from));
     }
   };
@@ -386,14 +386,14 @@ class Operand {
     std::fill(out.top.begin(), out.top.end(), codes_.top()), std::fill(out.low.begin(), out.low.end(), codes_.low());
     const vf scale = splat(codes_.factor());
     vb most{};
-    const i64 ahead = codes_.ahead();
+    const Found line = codes_.lines();
     for (i64 p = 0; p < n_; ++p) {
-      const u8* from = codes_.lines()[p];
+      const u8* from = line[p];
       float* value = &out.value[size_t(p * columns)];
       const auto numbers = f.numbers(from);
       unroll<NV>([&](auto v) __attribute__((always_inline)) { store(value + v * W, numbers(v) * scale); });
       most = maxu(most, codes_distances(f, from, &out.distance[size_t(p * columns)], codes_.top_field()));
-      fetch(from + ahead, columns * i64(sizeof(typename Fields::Code)));
+      line.template fetch<columns * i64(sizeof(typename Fields::Code))>(p);
     }
     return !any(bits<vi>(subtract_saturating(most, vb{} + u8(f.special - 1))) != 0);
   }

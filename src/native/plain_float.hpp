@@ -60,7 +60,7 @@ template <class T> class Numbers;
 
 template <> class Numbers<double> {
  public:
-  Numbers(const Mat& m, const Format& f) : m_(m), read_(f), direct_(f.width == 64) {}
+  Numbers(const Mat& m, const Format& f, i64 lines) : m_(m), read_(f), direct_(f.width == 64), lines_(lines) {}
   void read(const Mat& m) { m_ = m; }
   void set_chunk(i64 p0, i64 p1, const i64* pos, bool) { n_ = p1 - p0, pos_ = pos; }
   i64 stride() const { return n_; }
@@ -89,9 +89,9 @@ template <> class Numbers<double> {
 
  private:
   struct FromLines {
-    const u8* const* line;
+    Found line;
     BITMMA_INLINE vd at(i64 p, int v) const {
-      __builtin_prefetch(line[p] + (NV + v) * i64(sizeof(vd)));
+      if (v == 0) line.fetch<NV * i64(sizeof(vd))>(p);
       return load<vd>(line[p] + v * i64(sizeof(vd)));
     }
   };
@@ -113,7 +113,7 @@ template <> class Numbers<double> {
 
 template <> class Numbers<float> {
  public:
-  Numbers(const Mat& m, const Format& f) : operand_(m, f) {}
+  Numbers(const Mat& m, const Format& f, i64 lines) : operand_(m, f, lines) {}
   void read(const Mat& m) { operand_.read(m); }
   void set_chunk(i64 p0, i64 p1, const i64* pos, bool contiguous) { operand_.set_chunk(p0, p1, pos, contiguous); }
   i64 stride() const { return operand_.stride(); }
@@ -129,13 +129,15 @@ template <> class Numbers<float> {
 template <class T, class V, class Ops> class FloatWalk {
  public:
   explicit FloatWalk(const Job& job)
-      : job_(job), s_(*job.spec), layout_(s_, job.K), ops_(s_), rows_(job.a, s_.a),
-        cols_(job.b.transposed(), s_.b) {
+      : job_(job), s_(*job.spec), layout_(s_, job.K), ops_(s_), rows_(job.a, s_.a, job.M),
+        cols_(job.b.transposed(), s_.b, job.N) {
     i64 unit = layout_.padded_step > 4096 ? s_.group : layout_.padded_step;
     chunk_ = std::max<i64>(1, (job.M > 16 ? 256 : few_rows_chunk(job.b, s_.b.bytes())) / unit) * unit;
   }
   void run() {
     rows_.read(job_.a), cols_.read(job_.b.transposed());
+    const i64 to_line = columns_to_line(job_.b.transposed(), s_.b.bytes(), job_.N);
+    const i64 first = job_.M <= few_rows && to_line < width ? to_line : width;
     for (i64 p0 = 0; p0 < layout_.total; p0 += chunk_) {
       i64 p1 = std::min(layout_.total, p0 + chunk_);
       p0_ = p0, n_ = p1 - p0;
@@ -144,9 +146,10 @@ template <class T, class V, class Ops> class FloatWalk {
       for (i64 i0 = 0; i0 < job_.M; i0 += row_block) {
         i64 rows = std::min(row_block, job_.M - i0);
         rows_.rows(i0, rows, a_, [&](vf x) { return ops_.operand_a(x); });
-        for (i64 j0 = 0; j0 < job_.N; j0 += width) {
-          block(i0, rows, j0);
-          if (!advance(job_, {i0, rows, j0, std::min<i64>(width, job_.N - j0)}, n_, p1 == layout_.total)) return;
+        for (i64 j0 = 0, cols = first; j0 < job_.N; j0 += cols, cols = width) {
+          cols = std::min(cols, job_.N - j0);
+          block(i0, rows, j0, cols);
+          if (!advance(job_, {i0, rows, j0, cols}, n_, p1 == layout_.total)) return;
         }
       }
     }
@@ -159,8 +162,8 @@ template <class T, class V, class Ops> class FloatWalk {
   static constexpr int at_once = sizeof(vf) == 64 ? 6 : 2;  // rows whose c stays in registers
   static constexpr int straight_at_once = sizeof(vf) == 64 ? 4 : 2;
 
-  void block(i64 i0, i64 rows, i64 j0) {
-    i64 cols = std::min<i64>(width, job_.N - j0), r = 0;
+  void block(i64 i0, i64 rows, i64 j0, i64 cols) {
+    i64 r = 0;
     auto operand = [&](vf x) __attribute__((always_inline)) { return ops_.operand_b(x); };
     auto by = [&]<int R>(const auto& from, std::integral_constant<int, R>) {
       for (; r + R <= rows; r += R) strip<R>(from, i0, r, j0, cols);

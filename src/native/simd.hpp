@@ -124,133 +124,33 @@ template <int n, class V> BITMMA_INLINE void copy(const V from[n], V to[n]) {
   unroll<n>([&](auto v) __attribute__((always_inline)) { to[v] = from[v]; });
 }
 
-BITMMA_INLINE vi max(vi a, vi b) {
-#if defined(__AVX512F__)
-  return (vi)_mm512_max_epi32((__m512i)a, (__m512i)b);
-#elif defined(__AVX2__)
-  return (vi)_mm256_max_epi32((__m256i)a, (__m256i)b);
-#else
-  return a > b ? a : b;
-#endif
-}
-BITMMA_INLINE vi min(vi a, vi b) {
-#if defined(__AVX512F__)
-  return (vi)_mm512_min_epi32((__m512i)a, (__m512i)b);
-#elif defined(__AVX2__)
-  return (vi)_mm256_min_epi32((__m256i)a, (__m256i)b);
-#else
-  return a < b ? a : b;
-#endif
-}
-BITMMA_INLINE vd max(vd a, vd b) {
-#if defined(__AVX512F__)
-  return (vd)_mm512_max_pd((__m512d)a, (__m512d)b);
-#elif defined(__AVX2__)
-  return (vd)_mm256_max_pd((__m256d)a, (__m256d)b);
-#else
-  return a > b ? a : b;
-#endif
-}
-BITMMA_INLINE vu max(vu a, vu b) {
-#if defined(__AVX512F__)
-  return (vu)_mm512_max_epu32((__m512i)a, (__m512i)b);
-#elif defined(__AVX2__)
-  return (vu)_mm256_max_epu32((__m256i)a, (__m256i)b);
-#else
-  return a > b ? a : b;
-#endif
-}
-BITMMA_INLINE vd min(vd a, vd b) {
-#if defined(__AVX512F__)
-  return (vd)_mm512_min_pd((__m512d)a, (__m512d)b);
-#elif defined(__AVX2__)
-  return (vd)_mm256_min_pd((__m256d)a, (__m256d)b);
-#else
-  return a < b ? a : b;
-#endif
-}
-BITMMA_INLINE vu min(vu a, vu b) {
-#if defined(__AVX512F__)
-  return (vu)_mm512_min_epu32((__m512i)a, (__m512i)b);
-#elif defined(__AVX2__)
-  return (vu)_mm256_min_epu32((__m256i)a, (__m256i)b);
-#else
-  return a < b ? a : b;
-#endif
-}
-BITMMA_INLINE vs max(vs a, vs b) {
+// One instruction on two vectors of integers (i) or doubles (d), and what it does, lane by lane.
 #if defined(__AVX512BW__)
-  return (vs)_mm512_max_epi16((__m512i)a, (__m512i)b);
+#define BITMMA_TWO(V, name, instruction, of, plain) \
+  BITMMA_INLINE V name(V a, V b) { return (V)_mm512_##instruction((__m512##of)a, (__m512##of)b); }
 #elif defined(__AVX2__)
-  return (vs)_mm256_max_epi16((__m256i)a, (__m256i)b);
+#define BITMMA_TWO(V, name, instruction, of, plain) \
+  BITMMA_INLINE V name(V a, V b) { return (V)_mm256_##instruction((__m256##of)a, (__m256##of)b); }
 #else
-  return a > b ? a : b;
+#define BITMMA_TWO(V, name, instruction, of, plain) \
+  BITMMA_INLINE V name(V a, V b) { return plain; }
 #endif
-}
-BITMMA_INLINE vs min(vs a, vs b) {
-#if defined(__AVX512BW__)
-  return (vs)_mm512_min_epi16((__m512i)a, (__m512i)b);
-#elif defined(__AVX2__)
-  return (vs)_mm256_min_epi16((__m256i)a, (__m256i)b);
-#else
-  return a < b ? a : b;
-#endif
-}
-BITMMA_INLINE vw max(vw a, vw b) {
-#if defined(__AVX512BW__)
-  return (vw)_mm512_max_epu16((__m512i)a, (__m512i)b);
-#elif defined(__AVX2__)
-  return (vw)_mm256_max_epu16((__m256i)a, (__m256i)b);
-#else
-  return a > b ? a : b;
-#endif
-}
-BITMMA_INLINE vw min(vw a, vw b) {
-#if defined(__AVX512BW__)
-  return (vw)_mm512_min_epu16((__m512i)a, (__m512i)b);
-#elif defined(__AVX2__)
-  return (vw)_mm256_min_epu16((__m256i)a, (__m256i)b);
-#else
-  return a < b ? a : b;
-#endif
-}
-BITMMA_INLINE vb minu(vb a, vb b) {
-#if defined(__AVX512BW__)
-  return (vb)_mm512_min_epu8((__m512i)a, (__m512i)b);
-#elif defined(__AVX2__)
-  return (vb)_mm256_min_epu8((__m256i)a, (__m256i)b);
-#else
-  return a < b ? a : b;
-#endif
-}
-BITMMA_INLINE vb add_saturating(vb a, vb b) {
-#if defined(__AVX512BW__)
-  return (vb)_mm512_adds_epu8((__m512i)a, (__m512i)b);
-#elif defined(__AVX2__)
-  return (vb)_mm256_adds_epu8((__m256i)a, (__m256i)b);
-#else
-  vb sum = a + b;
-  return sum | (vb)(sum < a);
-#endif
-}
-BITMMA_INLINE vb maxu(vb a, vb b) {
-#if defined(__AVX512BW__)
-  return (vb)_mm512_max_epu8((__m512i)a, (__m512i)b);
-#elif defined(__AVX2__)
-  return (vb)_mm256_max_epu8((__m256i)a, (__m256i)b);
-#else
-  return a > b ? a : b;
-#endif
-}
-BITMMA_INLINE vb subtract_saturating(vb a, vb b) {
-#if defined(__AVX512BW__)
-  return (vb)_mm512_subs_epu8((__m512i)a, (__m512i)b);
-#elif defined(__AVX2__)
-  return (vb)_mm256_subs_epu8((__m256i)a, (__m256i)b);
-#else
-  return (a - b) & (vb)(a > b);
-#endif
-}
+BITMMA_TWO(vi, max, max_epi32, i, a > b ? a : b)
+BITMMA_TWO(vi, min, min_epi32, i, a < b ? a : b)
+BITMMA_TWO(vu, max, max_epu32, i, a > b ? a : b)
+BITMMA_TWO(vu, min, min_epu32, i, a < b ? a : b)
+BITMMA_TWO(vs, max, max_epi16, i, a > b ? a : b)
+BITMMA_TWO(vs, min, min_epi16, i, a < b ? a : b)
+BITMMA_TWO(vw, max, max_epu16, i, a > b ? a : b)
+BITMMA_TWO(vw, min, min_epu16, i, a < b ? a : b)
+BITMMA_TWO(vb, maxu, max_epu8, i, a > b ? a : b)
+BITMMA_TWO(vb, minu, min_epu8, i, a < b ? a : b)
+// Of doubles, where either is a NaN or both are zeros, the second one.
+BITMMA_TWO(vd, max, max_pd, d, a > b ? a : b)
+BITMMA_TWO(vd, min, min_pd, d, a < b ? a : b)
+BITMMA_TWO(vb, add_saturating, adds_epu8, i, (a + b) | (vb)(a + b < a))
+BITMMA_TWO(vb, subtract_saturating, subs_epu8, i, (a - b) & (vb)(a > b))
+#undef BITMMA_TWO
 // Bytes of four lines, those of one place in one lane.
 BITMMA_INLINE void bring_together(const u8* const line[4], vu out[NV]) {
 #if defined(__AVX512BW__)
