@@ -12,7 +12,7 @@ import pytest
 from bitmma import engine, formats, reference
 from bitmma.clfp import BlackBox
 from bitmma.clfp.box import Box, Dots
-from bitmma.clfp.equivalence import canonical
+from bitmma.clfp.equivalence import canonical, kind
 from bitmma.clfp.evidence import predict
 from bitmma.clfp.inputs import aimed, same
 from bitmma.models import (
@@ -23,8 +23,10 @@ from bitmma.models import (
     RNE_FP32,
     RNE_FP64,
     STFDPA,
+    TFDPA,
     TREE_ZERO_RULES,
     Conversion,
+    Lowered,
     Model,
     SumTree,
 )
@@ -276,3 +278,55 @@ def test_a_sum_of_few_bits_is_never_rounded(model: Any, scale: str, block: int) 
     rounded = dataclasses.replace(model, rho=Conversion(model.rho.mode, "f32", model.F))
     assert canonical(rounded, box)[0].rho == rounded.rho  # type: ignore[attr-defined]
     assert not equal(box, rounded, joined, 20_000, 1)
+
+
+@pytest.mark.parametrize(("F", "bits", "alike"), [(12, 18, True), (12, 9, False), (21, 21, False)])
+def test_few_bits_of_instructions_made_of_others(F: int, bits: int, alike: bool) -> None:
+    """A unit's sum of 8 products and of what came before has F + 6 bits at the most."""
+    box = box_of(32, "e4m3")
+    rho = Conversion("RNA", "f32", bits)
+    model = Lowered(32, TFDPA(8, F, rho), ((0, 1), (2, 3)))
+    plain = dataclasses.replace(model, unit=TFDPA(8, F, RNE_FP32))
+    assert (kind(model, box) == kind(plain, box)) == alike
+    assert equal(box, model, plain, 4000, 1) == alike
+
+
+def random_exact_sum(rng: np.random.Generator, k: int) -> FDPA:
+    """A fused sum in which nothing is cut, any steps and rules."""
+    rho = Conversion(str(rng.choice([*formats.ROUNDINGS])), "f32", int(rng.integers(6, 24)))
+    flushes = dict(zip(("flush_in", "flush_c", "flush_out"), rng.choice(FLUSHES, 3), strict=True))
+    order, zero = (
+        str(rng.choice(["chain", "pairwise"])),
+        str(rng.choice(["plus", "signed", "ieee"])),
+    )
+    L = int(rng.choice([1, 2, 3, k]))
+    rest: dict[str, Any] = {"rho": rho, "order": order, "zero": zero, "nan": "quiet"}
+    return FDPA(L, None, F_c=None, e_zero=None, **rest, **{n: str(x) for n, x in flushes.items()})
+
+
+def test_exact_fused_sums_are_trees() -> None:
+    """Of one kind with the tree that they are, where it is one; which gives the same bits."""
+    met = 0
+    for seed in range(80):
+        rng = np.random.default_rng(seed)
+        box = box_of(6, str(rng.choice(["f16", "bf16", "e5m2"])))
+        model = random_exact_sum(rng, 6)
+        tree = kind(model, box)
+        later = model.flush_c != "no" and model.L < 6 and model.order == "chain"
+        if not isinstance(tree, SumTree):
+            assert later
+            continue
+        met += 1
+        assert kind(tree, box) == tree
+        for run in range(2):
+            assert equal(box, model, tree, 500, 2 * seed + run), (box.spec, model, tree)
+    assert met > 50
+
+
+def test_all_bits_of_a_format_are_no_number_of_their_own() -> None:
+    box = box_of(4, "bf16")
+    rho = Conversion("RU", "f32", 23)
+    assert canonical(SumTree("((0 1) (2 3))", rho), box) == canonical(
+        SumTree("((0 1) (2 3))", Conversion("RU", "f32")), box
+    )
+    assert kind(TFDPA(4, 20, rho), box) == kind(TFDPA(4, 20, Conversion("RU", "f32")), box)

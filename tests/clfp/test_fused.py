@@ -13,8 +13,9 @@ from bitmma.clfp import BlackBox
 from bitmma.clfp.box import Box, Dots
 from bitmma.clfp.equivalence import canonical, kind
 from bitmma.clfp.evidence import predict
-from bitmma.clfp.fused import RULES, Reach, plainest
+from bitmma.clfp.fused import RULES, plainest
 from bitmma.clfp.inputs import aimed, same
+from bitmma.clfp.reach import Reach
 from bitmma.clfp.separating import AIMS, separating
 from bitmma.formats import ROUNDINGS
 from bitmma.models import (
@@ -78,6 +79,25 @@ def random_model(rng: np.random.Generator, c: str, L: int) -> FDPA:
     )  # fmt: skip
 
 
+def random_stages(rng: np.random.Generator, c: str, L: int) -> FDPA:
+    """A late c, and cuts so near each other that one may do what another does."""
+
+    def one(*choices: Any) -> Any:
+        return choices[int(rng.integers(len(choices)))]
+
+    modes, F = tuple(ROUNDINGS), int(rng.integers(8, 30))
+    down = one("RD", "RU")
+    F2, F_sum = F + int(rng.integers(0, 34)), one(None, F + int(rng.integers(-2, 8)))
+    return FDPA(
+        L, F, one("RZ", *modes), "late", F, one("RD", *modes),
+        one(None, None, int(rng.integers(-150, -5))), F2=F2, cut2=one(down, *modes), F_sum=F_sum,
+        cut_sum=one(down, *modes), e_sum=one(None, {"f32": -126, "f16": -14}[c]),
+        groups=one(1, 1, 2), F_groups=F, cut_groups=one("RZ", *modes),
+        rho=Conversion(one(down, *modes), c, None, one("inf", *OVERFLOWS)),
+        flush_out=one("no", *FLUSHES), zero=one(*ZERO_RULES), nan="quiet",
+    )  # fmt: skip
+
+
 #: How often each rule is tried. `plainest` applies the first that finds anything, over and over.
 _TIMES = 4
 
@@ -85,12 +105,12 @@ _TIMES = 4
 def test_what_a_rule_calls_equal_is_equal() -> None:
     """Random models, each rule's change tested alone, the rarer rules as often as the others."""
     met: Counter[str] = Counter()
-    for seed in range(320):
+    for seed in range(420):
         rng = np.random.default_rng([seed, 1])
         a, c = FORMATS[seed % len(FORMATS)]
         L = int(rng.choice([1, 1, 2, 4, 8]))
         box = box_of(a, c, min(16, L * int(rng.choice([1, 2, 4]))))
-        model = random_model(rng, c, L)
+        model = (random_model if seed < 320 else random_stages)(rng, c, L)
         for _ in range(30):
             found = next(
                 ((rule.__name__, x[0]) for rule in RULES if (x := rule(model, Reach(box, model)))),
@@ -105,7 +125,7 @@ def test_what_a_rule_calls_equal_is_equal() -> None:
                 assert not differ(box, model, changed, 2500, seed), (name, model, changes, box.spec)
             model = changed
         assert plainest(model, box)[0] == plainest(plainest(model, box)[0], box)[0]
-    rare = {"_hair_of_a_product", "_pairs_of_products", "_whole_c"}  # see the edges below
+    rare = {"_hair_of_a_product", "_hair_of_c", "_pairs_of_products", "_whole_c"}  # see the edges
     assert set(met) >= {rule.__name__ for rule in RULES} - rare, met
 
 
@@ -155,6 +175,44 @@ EDGES: list[tuple[str, str, int, FDPA, str, Any, Any]] = [
     ("f16", "f32", 4, changed(CUT, F_sum=20), "e_sum", -126, -125),
     ("bf16", "f32", 4, changed(CUT, F_sum=23, e_sum=-126), "zero", "signed", "ieee"),
     ("f16", "f32", 8, changed(CUT, L=2, F=27, F_c=27), "F_sum", 30, 29),
+    ("f16", "f32", 4, changed(CUT, c="late", cut2="RD", rho=Conversion("RD", "f32")), "F2", 24, 23),
+    ("f16", "f32", 4,
+     changed(CUT, c="late", cut2="RU", F_sum=26, cut_sum="RU"), "F2", 27, 24),
+    ("e4m3", "f32", 4, changed(CUT, c="late", F=12), "F2", 40, 30),
+    ("e4m3", "f32", 4, changed(CUT, c="late", F=12, cut2="RA", rho=Conversion("RD", "f32")),
+     "F2", 39, 30),
+    ("e4m3", "f32", 4, changed(EXACT, L=4), "F", 64, 50),
+    ("bf16", "f32", 1,
+     changed(EXACT, L=1, cut_c="RA", rho=Conversion("RU", "f32"), flush_in="zero"), "F_c", 48, 40),
+    ("bf16", "f32", 1,
+     changed(EXACT, L=1, cut_c="RU", rho=Conversion("RU", "f32"), flush_in="zero"), "F_c", 24, 23),
+    ("bf16", "f32", 4,
+     changed(CUT, F=None, cut="RA", c="late", groups=2, F_groups=17, cut_groups="RU"), "F", 33, 24),
+    ("f16", "f16", 2, changed(CUT, L=1, F=9, cut="RD", F_c=9, rho=RD16), "e_zero", -15, -13),
+    ("bf16", "f32", 4,
+     changed(CUT, c="late", F=11, F2=11, cut2="RNA", rho=Conversion("RNA", "f32")),
+     "e_zero", -138, -137),
+    ("bf16", "f32", 1, changed(CUT, L=1, F=31, e_zero=-133, order="pairwise"),
+     "product_overflow", 128, 127),
+    ("bf16", "f32", 1, changed(CUT, L=1, F=31, e_zero=-133, order="pairwise"), "F", 31, 22),
+    ("f16", "f32", 4, changed(CUT, F=30, F_c=30, F_sum=26, cut_sum="RNE", rho=RZ_FP32),
+     "cut_sum", "RNA", "RA"),
+    ("f16", "f32", 4, changed(CUT, F=30, F_c=30, rho=Conversion("RA", "f32")), "rho",
+     Conversion("RA", "f32", 23), Conversion("RA", "f32", 22)),
+    ("f16", "f32", 4,
+     changed(CUT, F=27, cut="RU", F_c=27, rho=Conversion("RD", "f32")), "rho",
+     Conversion("RD", "f32", overflow="saturate"), None),
+    ("f16", "f32", 4,
+     changed(CUT, F=28, F_c=28, c="late", F2=31, cut2="RA", F_sum=30, rho=Conversion("RA", "f32")),
+     "rho", Conversion("RA", "f32", overflow="saturate"), None),
+    ("f16", "f32", 4,
+     changed(CUT, F=28, F_c=28, c="late", F2=31, cut2="RA", F_sum=32, rho=Conversion("RA", "f32")),
+     "rho", Conversion("RA", "f32"), Conversion("RA", "f32", overflow="saturate")),
+    ("e5m2", "f32", 4,
+     changed(CUT, c="late", F2=22, flush_c="zero", rho=Conversion("RZ", "f32", 13)),
+     "zero", "signed", None),
+    ("bf16", "f32", 4, changed(CUT, F=13, F_c=13, flush_out="zero"), "rho",
+     Conversion("RZ", "f32", 18), Conversion("RZ", "f32", 15)),
 ]  # fmt: skip
 
 
@@ -175,6 +233,40 @@ def test_edges(edge: tuple[str, str, int, FDPA, str, Any, Any]) -> None:
     assert kind(two, box) != kind(model, box)
     found = (differ(box, model, two, 8000 << i, i) for i in range(6))
     assert any(found), (model, two)
+
+
+RU32 = Conversion("RU", "f32")
+
+#: Formats of a and c, d being f32, K, a model and fields in which it is another, though nearly not.
+NOT_ALIKE: dict[str, tuple[str, str, int, FDPA, dict[str, Any]]] = {
+    "a tiny sum is cut to 0, and that is -0": (
+        "bf16", "f32", 4,
+        FDPA(4, 16, "RU", "late", 16, "RD", -126, F2=26, cut2="RD", F_sum=24, cut_sum="RD",
+             e_sum=-126, rho=Conversion("RD", "f32"), zero="ieee", nan="quiet"),
+        {"F_sum": None, "cut_sum": "RZ", "e_sum": None}),
+    "a negative sum is cut to 0 beside a subnormal c": (
+        "f32", "f32", 8,
+        FDPA(8, 8, "RA", "late", 8, "RNE", None, F2=25, cut2="RU", rho=RU32, zero="signed",
+             nan="quiet"),
+        {"F2": None}),
+    "c is cut to 0, and the sign of a hair is all": (
+        "bf16", "f32", 8,
+        FDPA(8, 16, "RNA", "late", 16, "RU", None, F2=47, cut2="RU", rho=RNE_FP32, zero="signed",
+             nan="quiet"),
+        {"F2": None}),
+    "outputs beside a subnormal c of fewer bits are finer": (
+        "f16", "f16", 1,
+        FDPA(1, 34, "RA", "early", 20, "RZ", None, rho=RU32, nan="quiet"), {"F": None}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", NOT_ALIKE)
+def test_what_nearly_is_alike(case: str) -> None:
+    """What rules once took for the same, or would without one of their conditions."""
+    a, c, k, model, fields = NOT_ALIKE[case]
+    box, other = Box(BlackBox(lambda *x: x[2], 8, 8, k, a, c=c, d="f32")), changed(model, **fields)
+    assert kind(model, box) != kind(other, box)
+    assert any(differ(box, model, other, 8000 << min(i, 3), i) for i in range(12))
 
 
 def test_the_least_e_zero_that_scaled_sums_show() -> None:

@@ -101,6 +101,7 @@ def test_random_sums_that_count_as_equal_are(part: int) -> None:
 
 F32 = SumTree("((0 1) c)")
 PLUS = SumTree("((0 1) c)", zero="plus")
+RA, RD = Conversion("RA", "f32"), Conversion("RD", "f16")
 COARSE = Conversion("RNE", "f32", 12)
 SATURATE = {x: Conversion("RNE", x, overflow="saturate") for x in ("f32", "f16", "bf16")}
 
@@ -154,6 +155,14 @@ ALIKE: dict[str, tuple[str, str, SumTree, SumTree]] = {
         SumTree("(0 1 2)", RNE_FP16)),
     "brackets are out": (
         "f16", "f32", SumTree("[(0 1)]", rho2=RNE_FP16), SumTree("(0 1)", out=RNE_FP16)),
+    "results flushed as c is": (
+        "f16", "f32", SumTree("((0 c) 1)", flush_out="sign", zero="plus"),
+        SumTree("((0 c) 1)", flush_c="zero", zero="plus")),
+    "flushed signs of a first sum": (
+        "f16", "f32", SumTree("((0 c) 1)", RA, flush_out="sign", zero="plus"),
+        SumTree("((0 c) 1)", RA, flush_out="zero", zero="plus")),
+    "no negative sum rounded to zero": (
+        "f16", "f16", SumTree("(0 c)", RD, zero="signed"), SumTree("(0 c)", RD, zero="plus")),
     "brackets alike": ("f32", "f32", SumTree("[(0 1) c]", rho2=RNE_FP32), SumTree("((0 1) c)")),
 }  # fmt: skip
 
@@ -191,6 +200,15 @@ UNLIKE: dict[str, tuple[str, str, SumTree, SumTree]] = {
         SumTree("((0 1) 2)", out=RNE_FP16, zero="plus")),
     "signs of zero, ieee": (
         "f16", "f32", SumTree("((0 1) 2)", zero="ieee"), SumTree("((0 1) 2)", zero="signed")),
+    "results flushed, as c is not": (
+        "bf16", "f32", SumTree("((0 c) 1)", flush_out="zero", zero="plus"),
+        SumTree("((0 c) 1)", flush_c="zero", zero="plus")),
+    "results flushed, c seen beside a product": (
+        "f16", "f32", SumTree("((0 c) 1)", RA, flush_out="zero", zero="plus"),
+        SumTree("((0 c) 1)", RA, flush_c="zero", zero="plus")),
+    "negative sums rounded to zero": (
+        "f16", "f16", SumTree("(0 c)", RNE_FP16, zero="signed"),
+        SumTree("(0 c)", RNE_FP16, zero="plus")),
     "flushed signs": (
         "f16", "f32", SumTree("((0 1) c)", flush_c="sign"), SumTree("((0 1) c)", flush_c="zero")),
     "flushed signs of the result": (

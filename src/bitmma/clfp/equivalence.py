@@ -15,9 +15,10 @@ from typing import Any, TypeVar
 from bitmma import formats
 from bitmma.clfp import plain_sums
 from bitmma.clfp.box import Box
-from bitmma.clfp.fused import most, plainest
+from bitmma.clfp.fused import full, plain_rho, plainest
 from bitmma.clfp.numbers import Range
 from bitmma.clfp.plain_sums import plain_sum
+from bitmma.clfp.reach import most
 from bitmma.models import (
     FDPA,
     GSTFDPA,
@@ -37,12 +38,17 @@ __all__ = ["canonical", "kind", "reasons"]
 def canonical(model: Model, box: Box) -> tuple[Model, list[str]]:
     """The representative of all models equal to this one, and the reasons in words."""
     match model:
+        case _ if (whole := _full(model)) != model:
+            return canonical(whole, box)
         case Lowered():
             unit, why = canonical(model.unit, box)
             parts = _shortest(model)
             longest = max(len(part) * model.K // sum(map(len, parts)) for part in parts)
             assert isinstance(unit, TFDPA)
             unit = dataclasses.replace(unit, L=min(unit.L, longest))
+            general = as_fdpa(unit)
+            if general is not None and box.formats[2] == box.formats[3]:  # its c is a result
+                unit = dataclasses.replace(unit, rho=plain_rho(general, box))
             return dataclasses.replace(model, unit=unit, parts=parts), why
         case TFDPA() | STFDPA() | GSTFDPA() if box.scale_format is None:
             return _truncated(model, box)
@@ -69,8 +75,38 @@ def reasons(model: Model, box: Box) -> list[str]:
 def kind(model: Model, box: Box) -> Model:
     """One value for all models that are known to be the same function, of whatever family."""
     general = as_fdpa(model) if box.scale_format is None else None
-    return canonical(model if general is None else general, box)[0]
+    found = canonical(model if general is None else general, box)[0]
+    tree = _as_sum(found, box) if isinstance(found, FDPA) else None
+    return found if tree is None else canonical(tree, box)[0]
 
+
+def _as_sum(model: FDPA, box: Box) -> SumTree | None:
+    """The sum tree that a fused sum is in which nothing is cut, or None.
+
+    A result that is the next step's c is flushed there as c is: of trees only c itself is.
+    """
+    cuts = ("F", "F_c", "F_groups", "F2", "F_sum", "drop_c", "product_overflow", "rho_products")
+    steps = range(0, box.k, model.L)
+    later = len(steps) > 1 and model.order == "chain" and model.flush_c != "no"
+    exact = model.groups == 1 and all(getattr(model, x) is None for x in cuts)
+    if box.scale_format is not None or not exact or later or box.k % model.L or box.k > _SHOWN:
+        return None
+    parts: list[Any] = [tuple(range(i, i + model.L)) for i in steps]
+    tree: Any = "c"
+    if model.order == "chain":
+        for part in parts:
+            tree = (tree, *part)
+    else:
+        while len(parts) > 1:
+            pairs = [tuple(parts[i : i + 2]) for i in range(0, len(parts), 2)]
+            parts = [x if len(x) > 1 else x[0] for x in pairs]
+        tree = (parts[0], "c")
+    flushes = {x: getattr(model, x) for x in ("flush_in", "flush_c", "flush_out")}
+    return SumTree(tree, model.rho, zero=model.zero, nan=model.nan, **flushes)
+
+
+#: Products of the longest sums that are looked at as trees.
+_SHOWN = 64
 
 _M = TypeVar("_M", bound=Model)
 _Scaled = TypeVar("_Scaled", TFDPA, STFDPA, GSTFDPA)
@@ -89,6 +125,14 @@ def _changed(model: _M, changes: dict[str, Any]) -> _M:
     """The model with those fields, itself where they are what it has."""
     new = {name: value for name, value in changes.items() if getattr(model, name) != value}
     return dataclasses.replace(model, **new) if new else model
+
+
+def _full(model: _M) -> _M:
+    """A conversion that keeps all bits of its format has no number of its own."""
+    found = {
+        name: full(value) for name, value in vars(model).items() if isinstance(value, Conversion)
+    }
+    return _changed(model, found)
 
 
 def _shortest(model: Lowered) -> tuple[tuple[int, ...], ...]:

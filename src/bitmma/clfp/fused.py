@@ -20,125 +20,17 @@ from typing import Any
 
 from bitmma import formats
 from bitmma.clfp.box import Box
-from bitmma.clfp.numbers import Range
-from bitmma.formats import Format
+from bitmma.clfp.reach import Reach, up
+from bitmma.clfp.two_roundings import Pair, keeps_steps, plainest_pair
+from bitmma.formats import ROUNDINGS
 from bitmma.models import FDPA, Conversion
 
-__all__ = ["RULES", "Reach", "most", "plainest"]
+__all__ = ["RULES", "full", "plain_rho", "plainest"]
 
 #: Fields to change, and why.
 Found = tuple[dict[str, Any], str]
 
 _TWO = Fraction(2)
-
-
-class Reach:
-    """What the numbers in a fused sum can be.
-
-    Attributes:
-        n: products of a step that are not filled up. steps: how many steps, chained or added.
-        chained: whether c, or the result before, takes part in every step.
-        low, high: exponents of products that are not zero. last: their grid.
-        bits: a product has the grid 2^(its exponent - bits).
-        size: a product is at most so large, in units of 2 to its exponent.
-        c_low, c_high, c_last, c_bits: the same of c, whether an operand or the step before.
-        kept, e_min, e_max: of the output; step: its grid.
-        top: the highest exponent that a cut can be counted from.
-        grid: that of what a step adds, once it is cut.
-    """
-
-    def __init__(self, box: Box, model: FDPA) -> None:
-        fa, fb, fc, fd = box.formats
-        r = Range(box)
-        self.n = min(model.L, box.k)
-        self.steps = -(-box.k // model.L)
-        self.chained = model.order == "chain"
-        self.last = r.lowest
-        self.bits = fa.mantissa_bits + fb.mantissa_bits
-        # A subnormal operand has the lowest exponent but may be smaller.
-        self.low, self.high = r.low, r.high
-        self.size = most(fa) * most(fb)
-        if model.renormalise:
-            self.low = r.low if model.flush_in != "no" else self.last
-            self.high, self.bits = r.high + 1, self.bits + 1
-            self.size = 2 - Fraction(1, 1 << self.bits)
-        rho = model.rho
-        self.kept = fd.mantissa_bits if rho.mantissa_bits is None else rho.mantissa_bits
-        self.e_min, self.e_max = fd.min_exponent, fd.max_exponent
-        self.step = fd.min_exponent - self.kept
-        self.c_low, self.c_high = fc.min_exponent, fc.max_exponent
-        self.c_last, self.c_bits = fc.min_exponent - fc.mantissa_bits, fc.mantissa_bits
-        if self.steps > 1 and self.chained:
-            self.c_low = min(self.c_low, self.e_min)
-            self.c_high = max(self.c_high, self.e_max)
-            self.c_last, self.c_bits = min(self.c_last, self.step), max(self.c_bits, self.kept)
-        e_zero = self.high if model.e_zero is None else model.e_zero
-        self.top = max(self.high, e_zero, self.c_high if self.chained else self.high)
-        # What is cut below e, which is at least its own exponent, is on that grid.
-        cut = -(1 << 30) if model.F is None else self.low - model.F
-        cut_c = -(1 << 30) if model.F_c is None else self.c_low - model.F_c
-        self.grid = max(self.last, cut)
-        if self.chained:
-            self.grid = min(self.grid, max(self.c_last, cut_c))
-        T = model.rho_products
-        if T is not None:
-            self.top = max(self.top, formats.get(T.format).max_exponent)
-
-    def sum_bits(self, model: FDPA) -> int:
-        """A step's sum has no more bits than so many below its first.
-
-        Products come in multiples of 2^(e - U), U being where they are cut last, c in multiples of
-        2^(e - F_c). The sum has a bit at 2^(e - g) only if a product has one there or below, and
-        then it is small, at most ``size`` 2^(e - g + bits), or c has, and is below
-        2^(e - g + c_bits + 1). All others are at most what the largest numbers are cut to. So the
-        first bit of a sum that has one at e - g is at most floor(log2) of the whole, for every g.
-        Where something is not cut, the grid is that of the operands, and e the highest; a sum
-        beyond the outputs' highest exponent is none of them, whatever its bits.
-        """
-        U = model.F2 if model.c == "late" else model.F if model.groups == 1 else model.F_groups
-        if model.rho_products is not None:
-            return 1 << 20
-        if U is None or (model.F_c is None and self.chained):
-            return min(_log2(Fraction(4 * self.n + 2)) + self.top, self.e_max) - self.grid
-        one = _cut(self.size, model.F, model.cut) if model.groups == 1 else Fraction(4)
-        products, c = _cut(self.n * one, model.F2, model.cut2), Fraction(0)
-        others = products if model.c == "late" else (self.n - 1) * one
-        bits = 0
-        if self.chained:
-            c = _cut(2 - Fraction(1, 1 << self.c_bits), model.F_c, model.cut_c)
-            for g in range(model.F_c or 0, 0, -1):
-                bits = max(bits, g + _first(products + min(c, _TWO ** (1 + self.c_bits - g)), g))
-        for g in range(U, 0, -1):
-            lone = min(one, 4 * _TWO ** (self.bits - g)) if model.c == "early" else 0
-            bits = max(bits, g + _first(others + lone + c, g))
-        return bits
-
-
-def most(fmt: Format) -> Fraction:
-    """The largest significand of a format."""
-    return 2 - Fraction(1, 1 << fmt.mantissa_bits)
-
-
-def _cut(x: Fraction, F: int | None, rounding: str) -> Fraction:
-    """The most that numbers up to x are after such a cut, at F bits or more below 2^0."""
-    if F is None:
-        return x
-    return Fraction(x * 2**F // 1, 2**F) if rounding == "RZ" else _up(x, F)
-
-
-def _up(x: Fraction, bits: int) -> Fraction:
-    """The next multiple of 2^-bits."""
-    return Fraction(-(-x.numerator * (1 << bits) // x.denominator), 1 << bits)
-
-
-def _first(x: Fraction, g: int) -> int:
-    """The first bit of numbers up to x whose last is 2^-g, which x may be too large for."""
-    return _log2(x - _TWO**-g if (x * 2 ** (g - 1)).denominator == 1 else x)
-
-
-def _log2(x: Fraction) -> int:
-    """floor(log2 x); 0 below 1."""
-    return max(0, (x.numerator // x.denominator).bit_length() - 1)
 
 
 Rule = Callable[[FDPA, Reach], Found | None]
@@ -178,9 +70,28 @@ def plainest(model: FDPA, box: Box) -> tuple[FDPA, list[str]]:
     return model, [reason for reason in why if reason]
 
 
+def full(rho: Conversion) -> Conversion:
+    """The same conversion, all bits of its format kept by no number of its own."""
+    if rho.mantissa_bits != formats.get(rho.format).mantissa_bits:
+        return rho
+    return dataclasses.replace(rho, mantissa_bits=None)
+
+
+def plain_rho(model: FDPA, box: Box) -> Conversion:
+    """The plainest conversion with which the model is the same, all else as it is."""
+    for rule in (_nothing_rounded, _two_roundings):
+        found = rule(model, Reach(box, model))
+        changed = None if found is None else dataclasses.replace(model, **found[0])
+        if changed is not None and changed == dataclasses.replace(model, rho=changed.rho):
+            model = changed
+    return model.rho
+
+
 def _unused(model: FDPA) -> FDPA:
     """Fields that their neighbours leave without meaning, at their defaults."""
-    changes: dict[str, Any] = {}
+    changes: dict[str, Any] = {"rho": full(model.rho)}
+    if model.rho_products is not None:
+        changes["rho_products"] = full(model.rho_products)
     for F, cut in (("F", "cut"), ("F_c", "cut_c"), ("F2", "cut2"), ("F_sum", "cut_sum")):
         if getattr(model, F) is None:
             changes[cut] = "RZ"
@@ -221,31 +132,67 @@ def _whole_products(model: FDPA, x: Reach) -> Iterator[Found]:
 def _hair_of_a_product(model: FDPA, x: Reach) -> Iterator[Found]:
     """A step's only product P is cut only where c is so large that it is a hair beside it.
 
-    It has no bits below 2^(e_p - bits), so it is cut only if e_p < e_c - F + bits, and is then, cut
-    or not, below 2^(e_c - F + bits + 1). If that is the outputs' spacing below c, 2^(e_c - 1 -
-    kept), or half of it, and c is an output, then c + P rounds to c or to its neighbour by the sign
-    of P alone, or, to nearest, to c. RA keeps that sign, and RU (RD) keeps it where it makes a
-    difference to RU (RD). Those, moreover, are lost in a coarser rounding of their own direction:
-    the sum, at least 2^(e_c - 1) if F >= bits + 2, is rounded to a multiple of 2^(e_c - F), which c
-    is as well.
+    It has no bits below 2^(e_p - bits), so it is cut only if e_p < e_c - F + bits, and is then at
+    most ``size`` 2^(e_c - F + bits - 1), or that cut upwards. c is on the grid 2^(e_c - c_bits), or
+    2^(e_c - F_c), and the outputs around it and half-way between are on 2^(e_c - 1 - kept) and half
+    of that: so they are c itself, or as far from it as the finer of these grids says. If P is below
+    that, the result depends on nothing but P's sign, and to nearest not even on that if c is an
+    output. RA keeps that sign, and RU (RD) keeps it where it makes a difference to RU (RD). Those,
+    moreover, are lost in a coarser rounding of their own direction: the sum, at least 2^(e_c - 1)
+    if F >= bits + 2, is rounded to a multiple of 2^(e_c - F), which c is as well.
+
+    All that holds of a subnormal c too, where outputs are no finer; but c may be cut to 0, or the
+    sum be 0 if P is: then the sign of zero must not be seen, or P's be kept.
     """
     F, mode = model.F, model.rho.mode
     alone = x.n == 1 and model.groups == 1 and x.chained and model.c == "early"
     if F is None or not alone or model.e_zero is not None or model.F_sum is not None:
         return
-    F_c = model.F_c
-    c_whole = x.kept >= x.c_bits and (F_c is None or F_c >= x.c_bits) and x.c_last >= x.step
-    if not c_whole:
+    of_c = x.c_bits if model.F_c is None else min(x.c_bits, model.F_c)
+    normal = x.low > x.c_low - F + x.bits - 1  # a c that P is cut beside
+    if not normal and x.c_low > x.e_min:
         return
+    plus = normal or model.zero == "plus"
     why = "and more are alike, what is cut is a hair"
-    least = x.kept + x.bits + 2
-    if (model.cut == "RA" or model.cut == mode != "RZ") and least <= F:
-        yield {"F": None}, f"F: {least} {why}"
-    if mode in ("RNE", "RNA") and least < F:
-        yield {"F": None}, f"F: {least + 1} {why}"
-    same = max(x.bits + 2, x.kept + 1)
-    if model.cut == mode and mode in ("RU", "RD") and same <= F:
+    near = mode in ("RNE", "RNA")
+    hair = up(x.size * _TWO ** (x.bits - 1 - F), F) < _TWO ** -max(x.kept + 1 + near, of_c)
+    hair &= plus or model.cut == "RA" or of_c == x.c_bits
+    signs = model.cut == "RA" or (model.cut == mode and mode in ("RU", "RD"))
+    if hair and (signs or (near and x.is_output(of_c))):
+        yield {"F": None}, f"F: {F} {why}"
+    same = max(x.bits + 2, x.kept + 1, of_c)
+    plus |= model.zero == "signed" and mode == "RD"
+    if plus and model.cut == mode and mode in ("RU", "RD") and same <= F:
         yield {"F": None}, f"F: {same} and more are alike, the sum is rounded in the same direction"
+
+
+@_rule
+def _hair_of_c(model: FDPA, x: Reach) -> Iterator[Found]:
+    """Beside a step's only product P, c is cut only where it is a hair: as P beside c, see above.
+
+    It is at most 2^(e_p - F_c + c_bits - 1) times its significand. P has no bits below
+    2^(e_p - bits), or 2^(e_p - F), but if an operand may be subnormal it may be as small as that:
+    as many bits less are then between it and the grid of the outputs around it.
+    """
+    F_c, mode = model.F_c, model.rho.mode
+    if F_c is None or x.n > 1 or model.groups > 1 or not x.chained or model.rho_products:
+        return
+    if model.F_sum is not None or model.drop_c is not None:
+        return
+    bits = min(F for F in (x.bits, model.F, model.F2) if F is not None)
+    small = 0 if model.renormalise or model.flush_in != "no" else x.bits
+    if small and bits < x.bits:  # it may be cut to 0
+        return
+    near = mode in ("RNE", "RNA")
+    c = up((2 - Fraction(1, 1 << x.c_bits)) * _TWO ** (x.c_bits - 1 - F_c), F_c)
+    hair = c < _TWO ** -max(x.kept + 1 + near + small, bits)
+    signs = model.cut_c == "RA" or (model.cut_c == mode and mode in ("RU", "RD"))
+    if hair and (signs or (near and bits <= x.kept and x.last >= x.step)):
+        yield {"F_c": None}, f"F_c: {F_c} and more are alike, what is cut is a hair"
+    same = max(x.c_bits + 1 + small, x.kept + 1 + small, bits)
+    if model.cut_c == mode and mode in ("RU", "RD") and same <= F_c:
+        why = "and more are alike, the sum is rounded in the same direction"
+        yield {"F_c": None}, f"F_c: {same} {why}"
 
 
 @_rule
@@ -254,6 +201,10 @@ def _pairs_of_products(model: FDPA, x: Reach) -> Iterator[Found]:
 
     The cut of the other, and then that of their sum to a coarser grid in the same direction, are
     the latter alone: RD and RU of a sum do not depend on those terms that are on the grid.
+
+    And what is cut, at most ``size`` 2^(e - F + bits - 1), may be a hair: the larger one is a
+    multiple of 2^(e - bits), what the sum is cut to, or half of it, of 2^(e - coarser), or one bit
+    less. Below both, the other one shows nothing but its sign, which RA keeps.
     """
     coarser, cut = model.F2, model.cut2
     if model.groups > 1:
@@ -264,6 +215,9 @@ def _pairs_of_products(model: FDPA, x: Reach) -> Iterator[Found]:
     least = max(x.bits, coarser)
     if model.cut == cut and cut in ("RD", "RU") and least <= model.F:
         yield {"F": None}, f"F: {least} and more are alike, sums of two are cut so afterwards"
+    grid = _TWO ** -max(x.bits, coarser + (cut in ("RNE", "RNA")))
+    if model.cut == "RA" and up(x.size * _TWO ** (x.bits - 1 - model.F), model.F) < grid:
+        yield {"F": None}, f"F: {model.F} and more are alike, what is cut is a hair"
 
 
 @_rule
@@ -305,6 +259,87 @@ def _whole_sum_of_products(model: FDPA, x: Reach) -> Iterator[Found]:
 
 
 @_rule
+def _joint_cut_again(model: FDPA, x: Reach) -> Iterator[Found]:
+    """Beside a large c, T is cut at E - F2; a cut of the sum of the same direction may follow.
+
+    T is on the grid 2^(e - F) of its products (or groups), and on 2^last, so it is cut only if E,
+    which is then e_c, is so much larger: e + D at least. T is at most ``whole`` 2^e. Let c be on
+    the grid 2^(E - F2), and normal: then the sum is 2^E (1 - whole / 2^D) at least, T cut or not,
+    and that 2^(E - h). What is kept of such sums next, by F_sum or rho, lies on that grid if these
+    are no more bits than F2 - h: and RD (RU) to a grid, then to what is on it, is the latter alone.
+    A subnormal c is none that T is cut beside; or what is kept of its sums is on the grid, too, and
+    a negative sum that is cut to 0, by RU, is not seen to be no other zero.
+    """
+    F2, chained = model.F2, x.chained and model.rho_products is None
+    if F2 is None or not chained or model.e_zero is not None or model.c != "late":
+        return
+    D, whole = _beside_c(model, x)
+    following, bits = (model.cut_sum, model.F_sum) if model.F_sum else (model.rho.mode, x.kept)
+    bottom = x.step
+    if model.F_sum is not None:
+        bottom = x.c_low - F2 - 1 if model.e_sum is None else model.e_sum - model.F_sum
+    on_grid = x.c_bits <= F2 or (model.F_c is not None and model.F_c <= F2)
+    plus = model.zero == "plus" or (model.zero == "signed" and model.cut2 == "RD")
+    subnormal = x.low + D > x.c_low or (plus and bottom >= x.c_low - F2)
+    least = 1 - up(whole / _TWO**D, F2) if D > 0 else Fraction(0)
+    if (
+        least > 0 and on_grid and subnormal and model.cut2 == following in ("RD", "RU")
+        and least * _TWO ** (F2 - bits) >= 1
+    ):  # fmt: skip
+        yield {"F2": None}, f"F2: {F2} and more are alike, the sum is cut again in that direction"
+
+
+@_rule
+def _hair_of_a_sum(model: FDPA, x: Reach) -> Iterator[Found]:
+    """T, or all products of an early c, is cut only beside a c so large that it is a hair.
+
+    c and the outputs, and what is half-way between them, are on a grid as in `_hair_of_a_product`.
+    A sum that stays, cut or not, below this grid shows nothing but its sign, to nearest and beside
+    an output not even that: then it may be cut by F_sum as well. T's sign is kept by RA, and by RU
+    (RD) where it makes a difference to RU (RD).
+
+    For T, D and ``whole`` see `_joint_cut_again`; products have 2^last alone, and each is cut.
+    """
+    mode, late = model.rho.mode, model.c == "late"
+    F, cut, count = (model.F2, model.cut2, 1) if late else (model.F, model.cut, x.n)
+    if F is None or not x.chained or model.rho_products or model.e_zero is not None:
+        return
+    if not late and model.groups > 1:
+        return
+    D, whole = _beside_c(model, x) if late else (x.last + F + 1 - x.high, x.size)
+    if D < 1:
+        return
+    of_c = x.c_bits if model.F_c is None else min(x.c_bits, model.F_c)
+    sums, near = count * up(whole / _TWO**D, F), mode in ("RNE", "RNA")
+    grid, F_sum = _TWO ** -max(x.kept + 1 + near, of_c), model.F_sum
+    signs = late and F_sum is None and (cut == "RA" or (cut == mode and mode in ("RU", "RD")))
+    lost = near and x.is_output(of_c)
+    normal = (x.low if late else x.high) + D > x.c_low  # a c that something is cut beside
+    if not normal and x.c_low > x.e_min:
+        return
+    if not (normal or model.zero == "plus" or cut == "RA" or of_c == x.c_bits):
+        return
+    if F_sum is not None:  # c is on its grid, and what it adds is no more than a unit of that
+        sums += _TWO**-F_sum
+        lost &= F_sum >= of_c and (model.e_sum is None or model.e_sum <= x.c_low)
+    if sums < grid and (signs or lost):
+        name = "F2" if late else "F"
+        yield {name: None}, f"{name}: {F} and more are alike, what is cut is a hair"
+
+
+def _beside_c(model: FDPA, x: Reach) -> tuple[int, Fraction]:
+    """D and ``whole`` of T, see `_joint_cut_again`."""
+    assert model.F2 is not None
+    U = model.F if model.groups == 1 else model.F_groups
+    D = x.last + model.F2 + 1 - x.high
+    if U is not None:
+        D = max(D, model.F2 - U + 1)
+    if model.groups > 1:  # their sums are raised once more
+        return D, Fraction(4 * x.n + model.groups)
+    return D, x.n * (x.size if model.F is None else up(x.size, model.F))
+
+
+@_rule
 def _single_products(model: FDPA, x: Reach) -> Iterator[Found]:
     """A step's only product is its own group and sum: it is cut below its own e, then below E.
 
@@ -324,6 +359,26 @@ def _single_products(model: FDPA, x: Reach) -> Iterator[Found]:
     if model.groups > 1 and model.F is None and model.c == "early":
         changes = {"groups": 1, "F": model.F_groups, "cut": model.cut_groups}
         yield changes, "groups: a product is alone"
+
+
+@_rule
+def _product_and_zero(model: FDPA, x: Reach) -> Iterator[Found]:
+    """A step's only product, c in none, has no bits to cut below its own e if F >= bits.
+
+    What is cut is cut at e_zero - F, wherever that is below e, and so it is with F = bits and as
+    much less of e_zero. A product that counts as Inf would have overflowed by itself.
+    """
+    if x.chained or x.n > 1 or model.groups > 1 or model.c == "late":
+        return
+    F, e_zero, limit = model.F, model.e_zero, model.product_overflow
+    if F is not None and e_zero is not None and x.bits < F:
+        changes = {"F": x.bits, "e_zero": e_zero - F + x.bits}
+        yield changes, f"F: with e_zero as much higher {x.bits} and more are alike"
+    if F is not None and e_zero is not None and x.bits == F and model.renormalise:
+        changes = {"F": F - 1, "e_zero": e_zero - 1, "renormalise": False}
+        yield changes, "renormalise: a product alone has no bits that it would keep"
+    if limit is not None and limit > x.e_max and model.rho.overflow == "inf":
+        yield {"product_overflow": None}, "product_overflow: such a product alone overflows"
 
 
 @_rule
@@ -396,28 +451,60 @@ def _invisible_zero(model: FDPA, x: Reach) -> Iterator[Found]:
     or less. Zero comes out of all these if that is less than half the smallest output (rounded to
     nearest), less than it (toward zero), or if it stays below the smallest normal one, and results
     there are flushed to +0. Zeros must come out with one sign, for some sums are exactly zero, and
-    others only rounded to it.
+    others only rounded to it; or else one number is cut, and negative ones not to 0.
     """
     e_zero = model.e_zero
     if e_zero is None or model.rho_products is not None or model.e_sum is not None:
         return
-    whole = 4 * Fraction(x.n)
-    if model.c == "early" and model.groups == 1 and model.F is not None:
+    whole, alone = 4 * Fraction(x.n), False
+    if model.groups == 1 and model.c == "late":
+        one = x.size if model.F is None else up(x.size, model.F)
+        whole = x.n * one if model.F2 is None else up(x.n * one, max(model.F2 - 1, 0))
+        alone = model.cut2 in ("RD", "RA")
+    elif model.groups == 1 and model.F is not None:
         size, lone = (
-            _up(part, max(model.F - 1, 0))
+            up(part, max(model.F - 1, 0))
             for part in (x.size, x.size * _TWO ** min(0, x.bits - model.F))
         )
         whole = (x.n - 1) * size + lone
+        alone = x.n == 1 and model.cut in ("RD", "RA")
     whole *= _TWO ** (e_zero - 1)
-    if model.F_sum is not None or model.F2 is not None or model.F_groups is not None:
+    if model.F_sum is not None or model.F_groups is not None:
         whole = _power_above(whole)
     mode, least = model.rho.mode, _TWO**x.step
-    gone = model.zero == "plus" and model.flush_out == "no" and (
+    signs = model.zero == "plus" or (model.zero == "signed" and alone and model.F_sum is None)
+    gone = signs and model.flush_out == "no" and (
         (mode in ("RNE", "RNA") and whole < least / 2) or (mode == "RZ" and whole < least)
     )  # fmt: skip
     gone |= model.flush_out == "zero" and whole <= _TWO**x.e_min - least
     if gone:
         yield {"e_zero": None}, f"e_zero: {e_zero} and less are alike, no sum it decides is seen"
+
+
+@_rule
+def _zero_cuts_in_vain(model: FDPA, x: Reach) -> Iterator[Found]:
+    """c's zero decides where one number is cut: T, or a product alone. Then that is the sum.
+
+    It is below 2^e_zero times what n products can be. If its cut moves no step of the cut and the
+    conversion that follow, neither does the finer one, at e - F below its own e, that it has
+    without; where that rounds to nearest, it must cut nothing. A negative number that is cut to 0
+    gives +0: either zeros have one sign, or it is not cut to 0, or none is converted to 0.
+    """
+    e_zero, late = model.e_zero, model.c == "late"
+    F, cut = (model.F2, model.cut2) if late else (model.F, model.cut)
+    if e_zero is None or F is None or model.rho_products is not None or model.zero == "ieee":
+        return
+    if not late and (x.n > 1 or model.groups > 1):
+        return
+    whole = late and model.groups == 1 and model.F is not None and model.F <= F
+    if cut in ("RNE", "RNA") and not (whole if late else x.bits <= F):
+        return
+    if model.zero == "signed" and not {cut, model.rho.mode} & {"RD", "RA"}:
+        return
+    top = e_zero + (4 * x.n).bit_length()
+    pair = Pair(model.F_sum, model.cut_sum, model.rho.mode)
+    if keeps_steps(e_zero - F, cut, top, pair, x.sums(model)):
+        yield {"e_zero": None}, f"e_zero: {e_zero} and less are alike, what it cuts is cut again"
 
 
 def _power_above(x: Fraction) -> Fraction:
@@ -489,55 +576,96 @@ def _nothing_rounded(model: FDPA, x: Reach) -> Iterator[Found]:
 
     Or beyond the largest, where it is at least the next power of two, Inf in all modes. By IEEE's
     rule of zeros RD is another one still. F_sum leaves so many bits of a sum below its first, or
-    below e_sum.
+    below e_sum, and what is on a grid on it. Where results below 2^e_min become zeros, only sums
+    of 2^(e_min - 1) and more count, and the last bit of these is one above the grid of the outputs.
     """
     rho, plain = model.rho, Conversion("RNE", model.rho.format)
     if not x.chained or rho.overflow != "inf" or (model.zero == "ieee" and rho.mode == "RD"):
         return
     F_sum, e_sum = model.F_sum, model.e_sum
-    if F_sum is not None and F_sum <= x.kept and e_sum is not None and e_sum - F_sum >= x.step:
+    last = x.grid if F_sum is None or e_sum is None else max(x.grid, e_sum - F_sum)
+    if F_sum is not None and F_sum <= x.kept and last >= x.step:
         yield {"rho": plain}, f"rho: sums were cut to {F_sum} bits, none is rounded"
-    if x.sum_bits(model) <= x.kept and x.grid >= x.step:
-        yield {"rho": plain}, f"rho: sums have {x.sum_bits(model)} bits, none is rounded"
+    bits = x.sum_bits(model)
+    fits = bits < x.kept and x.sums(model).low == x.e_min - 1 and F_sum is None
+    if fits or (bits <= x.kept and x.grid >= x.step):
+        yield {"rho": plain}, f"rho: sums have {bits} bits, none is rounded"
+
+
+@_rule
+def _two_roundings(model: FDPA, x: Reach) -> Iterator[Found]:
+    """The cut of the sum and its conversion may have their steps where others have: two_roundings.
+
+    Sums of steps that are added in pairs are converted again, by the same mode. IEEE's overflow
+    depends on it, and so does its rule of zeros if that is RD.
+    """
+    rho = model.rho
+    pair = Pair(model.F_sum, model.cut_sum, rho.mode)
+    modes = tuple(x for x in ROUNDINGS if not (model.zero == "ieee" and "RD" in (x, rho.mode)))
+    if not x.chained or rho.overflow == "ieee":
+        modes = (rho.mode,)
+    bits, cut, mode = plainest_pair(pair, x.sums(model), modes)
+    changes = {"F_sum": bits, "cut_sum": cut, "rho": dataclasses.replace(rho, mode=mode)}
+    yield changes, "F_sum, cut_sum, rho: other cuts and conversions have the same steps"
 
 
 @_rule
 def _overflow(model: FDPA, x: Reach) -> Iterator[Found]:
     """Sums that stay below the next power of two overflow only by being rounded away from zero.
 
-    Then IEEE's rule gives Inf as well. And if products, raised by a cut beside so large a c or
-    not, stay below half a step of the largest number, nothing but RD, RU and RA, or a c of more
-    bits than are kept, brings it there at all; nor do those if all products are cut to 0.
+    Then IEEE's rule gives Inf as well: where the mode rounds toward zero, for a cut in the same
+    direction does not raise that side. And if products, raised by a cut beside so large a c or not,
+    stay below half a step of the largest number, or a quarter where the sum is cut two bits below
+    that, nothing but RD, RU and RA, or a c of more bits than are kept, brings it there at all. Nor
+    do those if beside so large a c all products are cut to 0, on the side that the mode raises; or
+    if what they add to it is cut from the sum.
     """
     rho = model.rho
     if rho.overflow == "inf":
         return
     if rho.overflow == "ieee" and rho.mode in ("RNE", "RNA", "RA"):
         yield {"rho": dataclasses.replace(rho, overflow="inf")}, ""
-    c_whole = model.F_c is None or model.cut_c == "RZ" or model.F_c >= x.c_bits
-    sum_whole = model.F_sum is None or model.cut_sum == "RZ"
-    fd = formats.get(rho.format)
-    room = _TWO ** (x.e_max - fd.mantissa_bits - 1)
+    fd, late = formats.get(rho.format), model.c == "late"
+    F, cut, count = model.F, model.cut, x.n
+    if model.groups > 1:
+        F, cut, count = model.F_groups, model.cut_groups, model.groups
+    if late:
+        F, cut, count = model.F2, model.cut2, 1
     products = 8 * x.n * x.steps * _TWO**x.high
-    cut, F = (model.cut, model.F) if model.groups == 1 else (model.cut_groups, model.F_groups)
-    if model.c == "late":
-        cut, F = model.cut2, model.F2
-    raised = F is not None and cut in ("RD", "RU", "RA")
-    gone = F is not None and not raised and products * 2 < _TWO ** (x.e_max - F)
-    if F is not None and raised and x.chained:
-        products += x.n * _TWO ** (x.e_max - F)
+    beside = _TWO**x.e_max if F is None else _TWO ** (x.e_max - F)  # where products are cut
+    hairs = F is not None and x.chained and products * 2 < beside
+    raised = products
+    if F is not None and cut in ("RD", "RU", "RA") and x.chained:
+        raised += count * beside
     if not x.chained:  # no product is beside c; a zero c may raise them
-        products *= 2 * _TWO ** max(0, (x.high if model.e_zero is None else model.e_zero) - x.high)
-        gone = False
-    small = c_whole and sum_whole and products < room and x.c_high <= x.e_max
-    if not small or x.c_bits > fd.mantissa_bits or model.rho_products is not None:
+        raised *= 2 * _TWO ** max(0, (x.high if model.e_zero is None else model.e_zero) - x.high)
+    c_whole = model.F_c is None or model.cut_c == "RZ" or model.F_c >= x.c_bits
+    if not c_whole or x.c_high > x.e_max or x.c_bits > fd.mantissa_bits or model.rho_products:
         return
+    # What the cut of the sum leaves of it, and how it may raise it.
+    F_sum, room = model.F_sum, _TWO ** (x.e_max - fd.mantissa_bits - 1)
+    keeps_c = F_sum is None or F_sum >= fd.mantissa_bits
+    fine = F_sum is None or model.cut_sum == "RZ"
+    if F_sum is not None and F_sum >= fd.mantissa_bits + 2:
+        fine, room = True, room / 2
+    c_held, mode = x.kept >= x.c_bits, rho.mode
     why = "overflow: no sum reaches beyond the largest number"
-    if rho.overflow == "ieee":
-        yield {"rho": dataclasses.replace(rho, overflow="inf")}, why
-    nearest = rho.mode in ("RNE", "RNA") or (gone and model.groups == 1)
-    if rho.mode == "RZ" or (nearest and x.kept >= x.c_bits):
-        yield {"rho": dataclasses.replace(rho, overflow="inf")}, why
+    inf = {"rho": dataclasses.replace(rho, overflow="inf")}
+    inward = products if cut == mode else raised
+    if rho.overflow == "ieee" and fine and inward < room:
+        yield inf, why
+    nearest = mode in ("RNE", "RNA") and c_held
+    if fine and raised < room and (mode == "RZ" or nearest):
+        yield inf, why
+    if not c_held or not keeps_c or not x.chained:
+        return
+    if hairs and cut in ("RZ", "RNE", "RNA"):
+        yield inf, why
+    if hairs and {cut, mode} == {"RD", "RU"} and fine and raised < room:
+        yield inf, why
+    cut_away = {"RZ": raised, "RNE": 2 * raised, "RNA": 2 * raised}.get(model.cut_sum)
+    if F_sum is not None and cut_away is not None and cut_away < _TWO ** (x.e_max - F_sum):
+        yield inf, why
 
 
 @_rule
@@ -566,18 +694,22 @@ def _signs_of_sums(model: FDPA, x: Reach) -> Iterator[Found]:
 
     There are none if the last addition's terms (of a chain: products, and c or an output) are on
     the grid of the outputs, or its sum is cut to it, if it rounds RD or RA, or if all zeros become
-    +0 afterwards. A sum that is cut to 0 is +0 by either rule. IEEE's
+    +0 afterwards. Nor are there if all sums are as large as the smallest output. That of products,
+    P, is a multiple of 2^last: if it is not 0, the sum with c is 2^(last - 1) at least if e_c <
+    last - 1; else c is on the grid 2^(last - 1 - c_bits), and on 2^(low - F_c), and so is the sum.
+    And c alone is not cut below its first bit. A sum that is cut to 0 is +0 by either rule. IEEE's
     rule is "signed" but for sums of nothing but -0 (and RD): not where c is part of the last sum
     and never -0.
     """
     if model.flush_out == "zero":
         yield {"zero": "plus"}, ""
-    finer = x.grid if x.steps == 1 else min(x.last, x.step)
-    finer = finer if x.chained else min(x.step, x.c_last)
+    finer = x.grid if x.chained else min(x.step, x.c_last)
     rounded = model.rho_products is not None and x.chained
     whole = (finer >= x.step and not rounded) or model.rho.mode in ("RD", "RA")
     if model.F_sum is not None and model.e_sum is not None and x.chained:
         whole |= model.e_sum - model.F_sum >= x.step
+    if x.chained and not rounded and min(x.last - 1, max(x.last - 1 - x.c_bits, x.cut_c)) >= x.step:
+        whole |= (x.c_low if model.flush_c != "no" else x.c_last) >= x.step
     if model.zero == "signed" and whole:
         yield {"zero": "plus"}, "zero: no negative sum is rounded to zero"
     plus_c = model.flush_c == "zero" and model.rho.mode != "RD"

@@ -89,12 +89,13 @@ class _Sum:
 
     Attributes:
         children, roundings: of every node, as the model has them.
+        operands: the formats of a, b and c.
         leaves: the products as they enter nodes, and c. products: before ``rho_product``.
         sums, values: of every node, before and after its rounding. last: of the result.
     """
 
     def __init__(self, model: SumTree, fa: Format, fb: Format, fc: Format) -> None:
-        self.model = model
+        self.model, self.operands = model, (fa, fb, fc)
         self.children, self.roundings = model.nodes, model.roundings
         steps = [
             _limits(x).step for x in (model.rho, model.rho2, model.rho_product, model.out) if x
@@ -163,10 +164,20 @@ class _Sum:
         return (1 << (top + 1 - self.base)) - gap, gap
 
     def _total(self, terms: list[_Values]) -> _Values:
+        """Bounds of an exact sum.
+
+        Of two numbers that are not 0, let y be a multiple of 2^low, and x have so many bits: if x
+        is below 2^(low - 1), the sum is at least that; else x's last bit is at 2^(low - bits) or
+        above, and the sum is 0 or at least that.
+        """
         if len(terms) == 1:
             return terms[0]
-        low, most = min(x.low for x in terms), sum(x.most for x in terms)
-        return _Values(low, low, most.bit_length() - (low - self.base), most, False)
+        x = terms[0]
+        for y in terms[1:]:
+            low, most = min(x.low, y.low), x.most + y.most
+            least = max(low, min(x.least, y.least, max(x.low - y.bits, y.low - x.bits)))
+            x = _Values(low, least, most.bit_length() - (low - self.base), most, False)
+        return x
 
     def held(self, x: _Values, rho: Conversion) -> bool:
         """Whether all of these are numbers of rho, and stay what they are."""
@@ -417,6 +428,36 @@ def _unreached_limits(model: SumTree, s: _Sum) -> SumTree:
     return dataclasses.replace(model, **changes)
 
 
+def _flushed_c(model: SumTree, s: _Sum) -> SumTree:
+    """Results are flushed as c is, if nothing but c gives subnormal ones.
+
+    c is added to products whose exact sum is a number of the format. Let no result be subnormal if
+    c is not. A subnormal c then is flushed where it is alone; beside a sum of at least 2^low it is
+    lost in rounding to nearest, being below a quarter of its last place, 2^(low - kept). The sign
+    of that zero is not seen: zeros are +0, and if they keep their sign they are in another sum.
+    """
+    last = len(s.children) - 1
+    at = next((j for j, node in enumerate(s.children) if model.K in node), last)
+    rho, unseen = s.roundings[at], at < last or model.flush_out == "zero"
+    plain = model.zero == "plus" and model.out is None and model.flush_c == "no"
+    if model.flush_out == "no" or not plain or not unseen or rho.mode not in ("RNE", "RNA"):
+        return model
+    c, products = s.leaves[-1], [i for i in s.children[at] if i != model.K]
+    if not products or max(products) > model.K or "c" not in model.tree:
+        return model
+    beside = s._total([s.of(i) for i in products])
+    kept, step, normal, _ = _limits(rho)
+    found = dataclasses.replace(model, flush_c="zero", flush_out="no")
+    changed = _Sum(found, *s.operands)
+    subnormal = any(map(changed.subnormal, changed.sums, s.roundings))
+    if model.rho_product is not None:
+        subnormal |= changed.subnormal(s.products, model.rho_product)
+    small = changed.leaves[-1].least <= min(normal, beside.low - kept - 2)
+    if subnormal or not small or not s.held(beside, rho) or c.low < step or c.bits > kept + 1:
+        return model
+    return found
+
+
 def _zeros(model: SumTree, s: _Sum) -> SumTree:
     """The plainest rule that gives the result's zeros the same signs: no others are seen."""
     terms = [s.of(i) for i in s.children[-1]]
@@ -431,12 +472,15 @@ def _zeros(model: SumTree, s: _Sum) -> SumTree:
         zero = "ieee"
     if zero in ("ieee", "start") and not minus:
         zero = "signed"
-    if s.flush_last == "zero" or (zero == "signed" and not s.underflows(x, rho)):
+    rounded = s.underflows(x, rho) and rho.mode not in ("RD", "RA")  # negative sums, to zero
+    if s.flush_last == "zero" or (zero == "signed" and not rounded):
         zero = "plus"
     changes: dict[str, Any] = {"zero": zero}
     unasked = zero in ("plus", "signed") and model.out is not None
     if unasked and model.flush_out == "sign":  # before out no sum asks for the sign of a zero term
         changes |= {"flush_out": "zero", "flush_last": s.flush_last}
+    elif zero == "plus" and model.flush_out == "sign" and not s.subnormal(x, rho):
+        changes["flush_out"] = "zero"  # nor does the result show that of another sum
     *products, c = s.seen[: model.K + 1]
     for name, seen in (("flush_in", any(products)), ("flush_c", c)):
         if getattr(model, name) == "sign" and not seen:
@@ -447,7 +491,7 @@ def _zeros(model: SumTree, s: _Sum) -> SumTree:
 _RULES = (
     _in_order, _exact_products, _second_rounding, _starts, _rounded_products, _exact_sums,
     _innocent_roundings, _one_rounding,
-    _unreached_limits, _zeros,
+    _unreached_limits, _flushed_c, _zeros,
 )  # fmt: skip
 
 

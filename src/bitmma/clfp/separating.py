@@ -8,6 +8,8 @@ largest number. The models are run on many such inputs, and where they differ th
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,14 +31,28 @@ Mask = npt.NDArray[np.bool_]
 
 #: Fields that say how many bits are kept below some exponent.
 _BITS = ("F", "F_c", "F2", "F_sum", "F_groups", "drop_c")
+#: The rounding of each.
+_CUTS = {
+    "F": "cut", "F_c": "cut_c", "F2": "cut2", "F_sum": "cut_sum", "F_groups": "cut_groups",
+}  # fmt: skip
 #: Fields that are a conversion.
 _CONVERSIONS = ("rho", "rho_products", "rho_product", "rho2", "out")
 #: Fields that are an exponent.
 _PLACES = ("e_zero", "e_sum", "product_overflow")
 
 #: Significands of terms: one, three halves, the most, one and a last place, one and another bit, a
-#: run of ones, any; and one where a is half the smallest normal number, or the smallest number.
+#: run of ones, any; one where a is half the smallest normal number, or the smallest number.
 _ONE, _HALVES, _MOST, _ODD, _BIT, _RUN, _ANY, _SMALL, _LEAST = range(9)
+#: The most below two; one and the last place of an output, or the one after; (1 + u)^2 and 1 + 2 u,
+#: u being a's last place.
+_TWO, _UNIT, _SQUARE, _NEXT = range(9, 13)
+_SHAPES = range(13)
+#: What b is where a is one of them.
+_OF_B = np.array(_SHAPES)
+_OF_B[[_ODD, _RUN, _UNIT, _NEXT]], _OF_B[_TWO] = _ONE, _ODD
+
+#: How large products of some of them are.
+_SIZES = {_HALVES: 2.25, _MOST: 3.99, _RUN: 1.6, _TWO: 1.97}
 
 
 @dataclass
@@ -81,7 +97,11 @@ class _Setting:
         self.steps = sorted({min(max(1, m.group), box.k) for m in units})
         near = {v + i for v in kept for i in (-1, 0, 1, 2)} | {0, 1, 2}
         # Half of them of what the models differ in.
-        sharp = {v + i for v in kept for i in (-1, 0, 1) if not all(v in _kept(m) for m in units)}
+        open_bits = {v for v in kept if not all(v in _kept(m) for m in units)}
+        for bits, cut in _CUTS.items():
+            if len({getattr(m, cut, None) for m in units}) > 1:
+                open_bits |= {v for m in units if (v := getattr(m, bits, None)) is not None}
+        sharp = {v + i for v in open_bits for i in (-1, 0, 1)}
         self.gaps = np.array(sorted(v for v in near if v >= 0), np.int64)
         sharp &= set(self.gaps.tolist())
         if sharp:
@@ -130,10 +150,14 @@ class _Setting:
         found[rows, at[rows]] = k
         return found
 
-    def empty(self, n: int, terms: int) -> _Terms:
-        """Rows of powers of two of random sign and exponent 0 in random lanes, zeros elsewhere."""
+    def empty(self, n: int, terms: int, *, placed: bool = True) -> _Terms:
+        """Rows of powers of two of random sign and exponent 0 in random lanes, zeros elsewhere.
+
+        Not ``placed``: in no lane yet.
+        """
+        lane = self.lanes(n, terms) if placed else np.full((n, terms), -1, np.int64)
         return _Terms(
-            self.lanes(n, terms), np.zeros((n, terms), np.int64), np.zeros((n, terms), np.int64),
+            lane, np.zeros((n, terms), np.int64), np.zeros((n, terms), np.int64),
             self.one_in(2, n, terms), np.zeros(n, np.int64), np.zeros(n, bool), self.one_in(2, n),
             self.one_in(2, n), self.one_in(4, n),
         )  # fmt: skip
@@ -150,6 +174,20 @@ class _Setting:
         n, terms = x.e.shape
         which = self.choose(range(min(terms, 5)), n)
         return self.choose(self.places, n) - x.e[np.arange(n), which]
+
+    def within(self, x: _Terms) -> None:
+        """Move rows to where all of their products are normal, if there is such a place.
+
+        Half of them to an end of these places.
+        """
+        product = (x.lane >= 0) & (x.lane < self.k)
+        low = self.range.low - np.where(product, x.e, 1 << 20).min(axis=1)
+        high = self.range.high - np.where(product, x.e, -(1 << 20)).max(axis=1)
+        at = low + (self.rng.random(len(low)) * (high - low + 1)).astype(np.int64)
+        end = np.where(self.one_in(2, len(low)), low, high) + self.choose([-1, 0, 0, 1], len(low))
+        somewhere = np.abs(high) + np.abs(low) > 1 << 19  # there are no products
+        at = np.where(somewhere, 0, np.where(self.one_in(2, len(low)), at, end))
+        _move(x, at)
 
     def somewhere(self, x: _Terms) -> None:
         """Move rows, half of them to the middle and half to the ends."""
@@ -248,6 +286,7 @@ def _left(s: _Setting, n: int) -> _Terms:
         s.one_in(2, n), inside, np.where(s.one_in(2, n), low, at - s.choose(s.gaps, n))
     )
     second = np.where(s.one_in(2, n), first - s.choose(s.halves, n), s.choose(s.places, n))
+    second = np.where(s.one_in(4, n), s.range.lowest + s.choose(range(3), n), second)
     x.e = np.stack([at, at, first, second, at - gap], axis=1)
     x.e[:, 2:] = np.minimum(x.e[:, 2:], at[:, None])
     x.lane[:, 2:] = np.where(s.one_in(3, n, 3), -1, x.lane[:, 2:])
@@ -281,6 +320,42 @@ def _zero_decides(s: _Setting, n: int) -> _Terms:
     return x
 
 
+@_aim("c = 0 decides a tie", "c = 0, terms alike below its exponent, half a unit together; a hair")
+def _zero_decides_ties(s: _Setting, n: int) -> _Terms:
+    terms = max(4, min(s.k, 33) + 1)
+    x = s.empty(n, terms, placed=False)
+    zero, step = s.choose(s.zeros, n), np.minimum(s.choose(s.steps, n), terms - 1)
+    top = zero - s.choose([1, 1, 1, 1, 2, 3], n)
+    few = np.maximum(step - s.choose([1, 2, 2, 3], n), 1)
+    shape = s.choose([_ONE, _ONE, _RUN, _RUN, _MOST, _TWO], n)
+    size = np.select([shape == i for i in _SIZES], list(_SIZES.values()), 1.0)
+    carry = np.log2(few * size).astype(np.int64)
+    tie = np.maximum(s.box.formats[3].min_exponent, top + carry) - s.choose(s.halves, n)
+    # Where that is above them, so many of them make it; or of 9/4, and a power of two.
+    whole, above = 1 << np.clip(tie - top, 0, 6), tie >= top
+    nines = above & s.one_in(2, n)
+    few = np.where(above & (whole <= step), whole, few)
+    few = np.where(nines, whole * 4 // 9 + 1, few)
+    shape = np.where(nines, _HALVES, np.where(above, _ONE, shape))
+    rest = np.log2(np.maximum(whole - (few - 1) * 2.25, 0.25)).astype(np.int64)
+    lane = np.arange(terms) - 1
+    few = np.minimum(few + 2, step)  # a hair, or two
+    x.lane = np.where(lane >= few[:, None], -1, np.maximum(lane, 0))
+    x.lane[:, 0] = -1
+    x.e[:], x.shape[:] = top[:, None], shape[:, None]
+    x.negative[:] = x.negative[:, :1] ^ (s.one_in(16, n, terms) & s.one_in(2, n, 1))
+    x.e[:, 1] = zero - s.choose(s.gaps, n) + s.choose([-2, -1, -1, 0, 0, 1], n)
+    x.e[:, 3] = np.where(above, np.where(nines, top + rest, top), tie)
+    x.shape[:, [1, 3]] = np.where(s.one_in(4, n, 2), s.choose(range(7), n, 2), _ONE)
+    x.negative[:, 1] = s.one_in(2, n)
+    squares = s.one_in(3, n)  # the hair is what two products leave
+    x.e[squares, 1] = (s.range.low + s.choose(range(4), n))[squares]
+    x.lane[:, 2] = np.where(squares, x.lane[:, 2], -1)
+    x.e[:, 2], x.negative[:, 2] = x.e[:, 1], ~x.negative[:, 1]
+    x.shape[squares, 1], x.shape[:, 2] = _SQUARE, _NEXT
+    return x
+
+
 @_aim("c beside a boundary", "products, and the c that brings their sum to half a unit, or just by")
 def _solved(s: _Setting, n: int) -> _Terms:
     x = _carries(s, n)
@@ -294,13 +369,13 @@ def _solved(s: _Setting, n: int) -> _Terms:
 
 @_aim("the longest sums", "all products of a step at their largest, c's last bit where it is cut")
 def _longest(s: _Setting, n: int) -> _Terms:
-    x = s.empty(n, min(s.k, 64))
+    x = s.empty(n, min(s.k, 64), placed=False)
     terms = x.e.shape[1]
     step = s.choose(s.steps, n)
     first = (s.rng.random(n) * (s.k // step)).astype(np.int64) * step
     lane = first[:, None] + np.arange(terms)
     x.lane = np.where(np.arange(terms) < step[:, None], lane, -1)
-    x.shape[:] = _MOST
+    x.shape[:] = s.choose([_MOST, _MOST, _TWO], n, 1)
     x.negative[:] = x.negative[:, :1]
     x.minus_zero[:] = False
     half, gap = s.choose(s.halves, n), s.choose(s.gaps, n)
@@ -321,6 +396,144 @@ def _at_ends(s: _Setting, n: int) -> _Terms:
     return x
 
 
+@_aim("long and few", "terms alike in all lanes of a step but two: half a unit of the sum, a hair")
+def _alike(s: _Setting, n: int) -> _Terms:
+    terms = max(4, min(s.k, 64) + 1)
+    x = s.empty(n, terms, placed=False)
+    step = s.choose(s.steps, n)
+    first = (s.rng.random(n) * (s.k // step)).astype(np.int64) * step
+    lane = first[:, None] + np.arange(terms) - 1
+    few = np.where(s.one_in(3, n), 1 << s.choose(range(terms.bit_length()), n), step)
+    few = np.minimum(few + 2 - s.choose([-1, 0, 0, 0, 1, 2], n), step)
+    x.lane = np.where(np.arange(terms) > few[:, None], -1, lane)
+    shape = s.choose([_ONE, _ONE, _HALVES, _RUN, _RUN, _MOST, _TWO], n)
+    x.shape[:] = shape[:, None]
+    x.negative[:] = x.negative[:, :1]
+    size = np.select([shape == i for i in _SIZES], list(_SIZES.values()), 1.0)
+    # What is alike makes a sum with its first bit here, or one below.
+    carry = np.log2(np.maximum(few - s.choose([0, 1, 2, 3], n), 1) * size)
+    carry = carry.astype(np.int64) - s.one_in(4, n)
+    half = carry - s.choose(s.halves, n)
+    hair = np.where(s.one_in(2, n), carry, 0) - s.choose(s.gaps, n) + s.choose([0, 0, 1, -1], n)
+    # c is half a unit, a whole one or a hair; or alike; or what they are a unit of; or nothing.
+    role, above = s.choose(range(7), n), carry + s.choose(s.halves, n) - s.choose([0, 1], n)
+    x.e[:, 0] = np.choose(role, [half, half + 1, hair, carry * 0, carry, above, half])
+    x.lane[:, 0] = np.where(role == 6, -1, s.k)
+    x.e[:, 1], x.e[:, 2] = half, np.where(role == 5, above - s.choose(s.gaps, n), hair)
+    x.lane[:, 1] = np.where((role == 5) & s.one_in(1.3, n), -1, x.lane[:, 1])
+    x.shape[:, :3] = np.where(s.one_in(4, n, 3), s.choose(range(7), n, 3), _ONE)
+    for i in range(3):
+        x.negative[:, i] ^= s.one_in(2, n)
+    squares = s.one_in(4, n)  # the hair is what two of the smallest leave
+    x.e[squares, 2] = (s.range.low - s.range.high + s.choose(range(4), n))[squares]
+    x.shape[squares, 2], x.shape[squares, 3] = _SQUARE, _NEXT
+    x.e[squares, 3], x.negative[squares, 3] = x.e[squares, 2], ~x.negative[squares, 2]
+    s.within(x)
+    return x
+
+
+@_aim("what two neighbours leave", "U and -U or none, a sum, half its unit, and p - p (1 + an ulp)")
+def _neighbours(s: _Setting, n: int) -> _Terms:
+    x = s.empty(n, 6)
+    M = s.box.formats[0].mantissa_bits
+    gap = s.choose(s.gaps, n)
+    span = s.range.high - s.range.low + 1
+    above = np.where(s.one_in(3, n), 0, (s.rng.random(n) * span).astype(np.int64))
+    above = np.where(s.one_in(3, n), s.range.high - s.choose(s.places, n), above)
+    hair = -gap + s.choose(range(-1, 2 * M + 2), n)
+    lowest = s.one_in(3, n)
+    hair = np.where(lowest, 1 - span + s.choose(range(4), n), hair)
+    x.e[:, 2] = -above
+    x.e[:, 3] = -above - s.choose(s.halves, n) + s.choose([0, 0, 1], n)
+    x.e[:, 4:] = hair[:, None]
+    x.negative[:, 1] = ~x.negative[:, 0]
+    x.shape[:] = _ONE
+    x.shape[:, :2] = s.choose([_ONE, _HALVES, _MOST], n, 1)
+    x.shape[:, 2] = s.choose([_ONE, _ODD, _UNIT, _UNIT], n)
+    x.shape[:, 4] = s.choose([_ONE, _ONE, _ODD, _SQUARE], n)
+    other = s.choose([_ODD, _ODD, _BIT, _ANY], n)
+    x.shape[:, 5] = np.where(x.shape[:, 4] == _SQUARE, _NEXT, other)
+    x.negative[:, 5] = ~x.negative[:, 4]
+    alone = s.one_in(2, n)  # the sum is the largest
+    x.lane[alone, :2] = -1
+    x.e[alone & ~lowest, 2:4] += above[alone & ~lowest, None]
+    ties = s.one_in(3, n) & ~alone  # no sum: half of what is kept of U - U, and the smallest number
+    role = np.where(ties, 5, s.choose(range(6), n))
+    role = np.where((x.lane == s.k).any(axis=1), 5, role)
+    x.lane[:, 2] = np.where(role < 3, s.k, np.where(role == 3, -1, x.lane[:, 2]))
+    wide = (role < 3) & lowest & s.one_in(2, n)  # c is far above: products are half its unit
+    x.e[wide, 3] = -s.choose(range(6), n)[wide]
+    x.e[wide, 2] = x.e[wide, 3] + s.choose(s.halves, n)[wide]
+    x.lane[ties, 4:], x.shape[ties, 2] = -1, _ONE
+    x.e[ties, 3] = (s.choose([0, 0, 1], n) - s.choose(s.gaps, n))[ties]
+    x.e[ties, 2] = (s.range.lowest - s.range.high + s.choose(range(3), n))[ties]
+    x.lane[:, 3] = np.where(s.one_in(4, n) & ~ties, -1, x.lane[:, 3])
+    s.within(x)
+    _move(x, np.where(ties, s.range.high - np.maximum(x.e[:, 0], x.e[:, 1]), 0))
+    return x
+
+
+@_aim("last bits", "numbers whose last bits fall where something is cut, beside a few bits")
+def _last_bits(s: _Setting, n: int) -> _Terms:
+    x = s.empty(n, 4)
+    M, M_c = s.box.formats[0].mantissa_bits, s.box.formats[2].mantissa_bits
+    is_c = x.lane == s.k
+    own = np.where(is_c, M_c, s.choose([M, 2 * M, 2 * M + 1], n, 4))
+    down = s.choose(s.gaps, n, 4) - own + s.choose([0, 0, 1, -1], n, 4)
+    down = np.where(s.one_in(3, n, 4), s.choose(s.halves, n, 4) + s.choose([0, 1, -1], n, 4), down)
+    x.e = -np.maximum(down, 0)
+    x.e[:, 0] = 0
+    x.shape = s.choose([_MOST, _TWO, _TWO, _ODD, _SQUARE, _ANY, _ONE], n, 4)
+    x.shape[:, 0] = s.choose([_ONE, _ONE, _UNIT, _ODD, _ANY], n)
+    x.lane[:, 2:] = np.where(s.one_in(1.5, n, 2), -1, x.lane[:, 2:])
+    s.within(x)
+    return x
+
+
+@_aim("c against the longest sums", "all products of a step, and the power of two that takes most")
+def _cancelled(s: _Setting, n: int) -> _Terms:
+    terms = max(2, min(s.k, 64) + 1)
+    x = s.empty(n, terms, placed=False)
+    step = s.choose(s.steps, n)
+    first = (s.rng.random(n) * (s.k // step)).astype(np.int64) * step
+    lane = first[:, None] + np.arange(terms) - 1
+    x.lane = np.where(np.arange(terms) > step[:, None], -1, lane)
+    x.lane[:, 0] = s.k
+    shape = s.choose([_MOST, _MOST, _TWO, _RUN, _ANY], n, 1)
+    other = s.choose([_ANY, _ODD, _MOST, _SQUARE], n, terms)
+    x.shape = np.where(s.one_in(4, n, terms), other, shape)
+    x.negative[:] = x.negative[:, :1]
+    x.negative[:, 0] ^= ~s.one_in(4, n)
+    size = np.select([shape[:, 0] == i for i in _SIZES], list(_SIZES.values()), 2.0)
+    x.e[:, 0] = np.log2(step * size).astype(np.int64) + s.choose([0, 1, 1, 2], n)
+    x.e[:, 1] -= np.where(s.one_in(2, n), 0, s.choose(s.gaps, n))
+    x.shape[:, 0] = s.choose([_ONE, _ONE, _ONE, _ODD, _ANY], n)
+    s.within(x)
+    return x
+
+
+@_aim("over a power of two", "c or a product just below it, what leads beyond it, and a hair")
+def _beyond(s: _Setting, n: int) -> _Terms:
+    x = s.empty(n, 5)
+    with_c = s.one_in(1.5, n)
+    x.lane[with_c] = np.where(x.lane[with_c] == s.k, -1, x.lane[with_c])
+    x.lane[with_c, 0] = s.k
+    x.shape = np.where(s.one_in(4, n, 5), s.choose(range(7), n, 5), _ONE)
+    x.shape[:, 0] = s.choose([_MOST, _MOST, _TWO, _RUN, _UNIT], n)
+    x.negative[:, 1] = x.negative[:, 0]
+    x.e[:, 1] = -(s.rng.random(n) * 26).astype(np.int64)
+    x.e[:, 2] = -s.choose(s.halves, n) + s.choose([0, 1, 1, 2], n)
+    x.e[:, 3:] = -s.choose(s.gaps, n, 2) + s.choose([0, 0, 0, -1, -2, 1], n, 2)
+    x.shape[:, 3] = s.choose([_ONE, _HALVES, _RUN], n)
+    three = s.one_in(3, n)  # three quarters
+    x.e[three, 4], x.shape[three, 3:] = x.e[three, 3] + 1, _ONE
+    x.negative[three, 4] = x.negative[three, 3]
+    x.lane[:, 2] = np.where(s.one_in(2, n), -1, x.lane[:, 2])
+    x.lane[:, 4] = np.where(s.one_in(2, n), -1, x.lane[:, 4])
+    s.within(x)
+    return x
+
+
 @_aim("many hairs", "U, half a unit, less a little, and in all other lanes what is cut from it")
 def _hairs(s: _Setting, n: int) -> _Terms:
     x = s.empty(n, 3)
@@ -330,6 +543,7 @@ def _hairs(s: _Setting, n: int) -> _Terms:
     x.negative[:, 2] = np.where(s.one_in(4, n), x.negative[:, 2], ~x.rest_negative)
     x.rest = -hair - s.choose(range(3), n)
     x.rest_used[:] = True
+    x.shape[:, 0] = s.choose([_ONE, _UNIT, _ODD], n)
     x.lane[:, 1:] = np.where(s.one_in(3, n, 2), -1, x.lane[:, 1:])
     s.somewhere(x)
     return x
@@ -409,7 +623,10 @@ def _far_c(s: _Setting, n: int) -> _Terms:
 def separating(box: Box, models: Sequence[Model], count: int, seed: int) -> Dots:
     """About so many dot products, of every aim, made for telling these models apart."""
     s = _Setting(box, models, seed)
-    whole = [] if box.scale_format is None else [_scaled(s, count // 2)]
+    whole = []
+    if box.scale_format is not None:
+        whole = [_scaled(s, count // 2)]
+        whole += [_scaled_ties(s, count // 4)] if s.steps[0] > 2 else []
     each = -(-count // len(AIMS) // (1 + len(whole)))
     return Dots.join([*whole, *(_written(s, aim.draw(s, each)) for aim in AIMS)])
 
@@ -454,6 +671,65 @@ def _scaled(s: _Setting, n: int) -> Dots:
     none = s.one_in(1.5, n) | ~held
     c = np.where(none, np.where(s.one_in(2, n), fc.sign_bit, 0), c).astype(fc.code_dtype)
     return Dots(operands[0], operands[1], c, *_scales(fs, e))
+
+
+def _scaled_ties(s: _Setting, n: int) -> Dots:
+    """With block scales, c = 0: products that make the smallest output, or half of it; a hair."""
+    box, k = s.box, s.k
+    fs, block = box.scale_format, box.spec.block
+    assert fs is not None and block
+    step = min(s.choose(s.steps, 1).item(), k)
+    found = _powers_of_two(box.formats[0], box.formats[1], step - 1)
+    powers = np.array(sorted(found), np.int64)
+    which = s.choose(range(len(powers)), n)
+    first = (s.rng.random(n) * (k // step)).astype(np.int64) * step
+    lane = first[:, None] + s.rng.permuted(np.tile(np.arange(step), (n, 1)), axis=1)
+    negative, hair = s.one_in(2, n), s.one_in(2, n)
+    operands = []
+    for i, fmt in enumerate(box.formats[:2]):
+        rows = np.array([found[p, h][i] for p, h in powers.tolist()])[which]
+        code = np.zeros((n, k), np.int64)
+        code[np.arange(n)[:, None], lane] = rows << fmt.dropped_bits
+        if i == 0:
+            at = np.arange(n), lane[:, 0]
+            sign = np.repeat(negative[:, None], k, axis=1)
+            sign[at] ^= hair
+            code = np.where(sign & (code != 0), code | fmt.sign_bit, code)
+        operands.append(code.astype(fmt.code_dtype))
+    tie = box.formats[3].min_exponent - s.choose(s.halves, n) + s.choose([0, 0, 1], n)
+    up = tie - powers[which, 0] - s.plain.lowest
+    up = np.clip(up, 2 * fs.min_exponent, 2 * fs.max_exponent)
+    scales = _scales(fs, np.repeat(up[:, None], k // block, axis=1))
+    return Dots(operands[0], operands[1], np.zeros(n, box.formats[2].code_dtype), *scales)
+
+
+@functools.cache
+def _powers_of_two(
+    fa: Format, fb: Format, most: int
+) -> dict[tuple[int, int], tuple[list[int], list[int]]]:
+    """By two exponents, in units of the smallest product: the codes of up to so many products whose
+    sum is 2 to the first, after one that is 2 to the second and much smaller.
+    """
+    numbers = []
+    for fmt in (fa, fb):
+        codes = range(1, min(fmt.max_code >> fmt.dropped_bits, 255) + 1)
+        values = [fmt.decode(x << fmt.dropped_bits) for x in codes]
+        numbers.append([x.significand << x.exponent - fmt.min_exponent for x in values])
+    a_and_b = itertools.product(*(enumerate(x, 1) for x in numbers))
+    product = {x * y: (a, b) for (a, x), (b, y) in a_and_b}
+    sizes, found = sorted(product, reverse=True), {}
+    for power in range(2, (most * sizes[0]).bit_length()):
+        rest, terms = 1 << power, list[tuple[int, int]]()
+        while rest and len(terms) < most:
+            n = next(x for x in sizes if x <= rest)
+            rest, terms = rest - n, [*terms, product[n]]
+        if rest:
+            continue
+        terms += [(0, 0)] * (most - len(terms))
+        for hair in (i for i in range(8) if i + 4 < power and 1 << i in product):
+            both = [product[1 << hair], *terms]
+            found[power, hair] = [x for x, _ in both], [x for _, x in both]
+    return found
 
 
 def _scales(fs: Format, e: Ints) -> tuple[Codes, Codes]:
@@ -549,13 +825,17 @@ def _numbers(s: _Setting, fmt: Format, e: Ints, shape: Ints, negative: Mask) -> 
     """Codes of one number each, and where the format has it."""
     M, low, word = fmt.mantissa_bits, fmt.min_exponent, fmt.code_dtype
     whole = np.dtype(np.int64 if fmt.width == 64 else np.int32)
-    plain = {_HALVES: 1 << M >> 1, _MOST: (1 << M) - 1, _ODD: min(1, M)}
+    plain = {
+        _HALVES: 1 << M >> 1, _MOST: (1 << M) - 1, _ODD: min(1, M), _TWO: max(0, (1 << M) - 2),
+        _SQUARE: min(1, M), _NEXT: min(2, M),
+    }  # fmt: skip
     drawn: dict[int, Callable[[int], Any]] = {
         _BIT: lambda n: 1 << np.maximum(M - s.choose(s.gaps, n), 0) & (1 << M) - 1,
         _RUN: lambda n: (1 << M) - (1 << np.maximum(M - s.choose(range(1, 6), n), 0)),
         _ANY: lambda n: s.draw.bits(M, (n,)),
+        _UNIT: lambda n: 1 << np.maximum(M + 1 - s.choose(s.halves, n), 0) & (1 << M) - 1,
     }
-    fraction = np.array([plain.get(x, 0) for x in range(9)], whole).take(shape)
+    fraction = np.array([plain.get(x, 0) for x in _SHAPES], whole).take(shape)
     flat, shapes = fraction.reshape(-1), shape.reshape(-1)
     for one, draw in drawn.items():
         (at,) = (shapes == one).nonzero()
@@ -582,8 +862,7 @@ def _products(s: _Setting, e: Ints, shape: Ints, negative: Mask) -> tuple[Codes,
     half = select(below, e - fb.min_exponent + fb.mantissa_bits, half)
     half = select(shape == _SMALL, fa.min_exponent - min(1, fa.mantissa_bits), half)
     half = select(shape == _LEAST, fa.min_exponent - fa.mantissa_bits, half)
-    single = (shape == _ODD) | (shape == _RUN)
-    b_shape = select(single, _ONE, shape)
+    b_shape = _OF_B.take(shape)
     a, a_held = _numbers(s, fa, half, shape, negative)
     b, b_held = _numbers(s, fb, e - half, b_shape, s.one_in(2, *e.shape) & (shape == _ANY))
     return a, b, a_held & b_held
