@@ -580,9 +580,9 @@ def _whole(
     down: npt.NDArray[np.float64] = np.floor(steps)
     match rounding:
         case "RNE":
-            rest = steps - down
-            odd = (down.astype(np.int64) & 1).astype(bool)
-            return down + ((rest > 0.5) | ((rest == 0.5) & odd))
+            rest, odd = steps - down, (down.astype(np.int64) & 1).astype(bool)
+            down += (rest > 0.5) | ((rest == 0.5) & odd)
+            return down
         case "RNA":
             return down + (steps - down >= 0.5)
         case "RZ":
