@@ -55,7 +55,7 @@ _SEARCHES = 24
 _FRESH, _MEETINGS = 1_000_000, 64
 #: Models of a few of the machine's own operations: by default compared on more outputs, for they
 #: cost little, and so many times as many.
-_QUICK, _TIMES = (FMA, FTZMulAdd), 4
+_QUICK, _TIMES = (FMA, FTZMulAdd), 2
 #: Dot products traced for coverage, and products of all of them.
 _TRACED, _TRACED_PRODUCTS = 256, 1 << 14
 #: Outputs of one round of the differential test, and products of all of them.
@@ -92,7 +92,7 @@ def probe(
     Args:
         box: an instruction (whose name and model are not looked at), or a `BlackBox`.
         inputs: outputs to be compared with the model at the end; fewer make every step smaller,
-            for slow boxes. By default 16,000,000 of an instruction (64,000,000 where the model
+            for slow boxes. By default 32,000,000 of an instruction (64,000,000 where the model
             found is FMA or FTZ-MulAdd), 4,000,000 of a box that takes batches, else 1,000,000.
         seed: of the random inputs.
         limit: seconds that one call of the box may take.
@@ -116,7 +116,7 @@ def probe(
     times = _TIMES if inputs is None and isinstance(box, Instruction) else 1
     if inputs is None:
         inputs = (
-            16_000_000 if isinstance(box, Instruction) else 4_000_000 if spec.batched else 1_000_000
+            32_000_000 if isinstance(box, Instruction) else 4_000_000 if spec.batched else 1_000_000
         )
     for name, value, low in (("inputs", inputs, 1), ("seed", seed, 0)):
         if isinstance(value, bool) or not isinstance(value, int):
