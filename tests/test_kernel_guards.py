@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import bitmma
 from bitmma import _native, formats
 from bitmma.engine import cpu
 from bitmma.models import (
@@ -374,6 +375,42 @@ def test_wide_numbers_in_some_chunks() -> None:
         A = np.hstack([codes(rng, "bf16", (40, 16), span) for span in spans])
         B = np.vstack([codes(rng, "bf16", (16, MANY), span) for span in spans])
         check(x, A, B, codes(rng, "f32", (40, MANY), near))
+
+
+def test_outputs_that_are_infinite_before_the_end() -> None:
+    """A group's kernel leaves off beside an Inf: what follows in finite rows must not be missed."""
+    rng = np.random.default_rng(11)
+    for model in (
+        TFDPA(16, 25, RNE_FP16),
+        TFDPA(8, 24, RNE_FP16),
+        Lowered(32, TFDPA(16, 25, RNE_FP16)),
+    ):
+        x = Draw(model, "f16", "f16", (0, 0), (0, 0), (0, 0))
+        A = np.vstack([codes(rng, "f16", (1, 640), (-14, top)) for top in range(-8, 16)])
+        B = np.vstack([codes(rng, "f16", (128, MANY), (-14, top)) for top in (-9, 15, 0, 9, -9)])
+        C = codes(rng, "f16", (len(A), MANY), (-14, 15))
+        check(x, A, B, C)
+        d = bitmma.mma(model, A, B, C, a="f16", c="f16")
+        assert 0.1 < np.isinf(d).mean() < 0.9
+
+
+def test_specials_along_chains_of_lowered_instructions() -> None:
+    """Inf and NaN one after the other, in C too; once most of these were computed exactly."""
+    rng = np.random.default_rng(12)
+    for model in (Lowered(32, TFDPA(16)), Lowered(16, TFDPA(8, 24), ((0, 1),))):
+        x = Draw(model, "e5m2", "f32", (0, 0), (0, 0), (0, 0))
+        fmt, k = formats.get("e5m2"), 8192
+        A, B = codes(rng, "e5m2", (24, k), (-3, 3)), codes(rng, "e5m2", (k, MANY), (-3, 3))
+        for lines in (A, B.T):
+            bad = rng.choice([fmt.inf_code, fmt.inf_code | fmt.sign_bit, fmt.nan_code], lines.shape)
+            often = np.logspace(-5, -1, len(lines))[:, None]
+            lines[:] = np.where(rng.random(lines.shape) < often, bad, lines)
+        C = codes(rng, "f32", (len(A), MANY), (-3, 3))
+        C[:, ::5], C[:, 1::5], C[:, 2::5] = 0x7FC00001, 0x7F800000, 0xFF800000
+        check(x, A, B, C)
+        d = bitmma.mma(model, A, B, C, a="e5m2")
+        for some in (np.isnan(d), d == np.inf, d == -np.inf, np.isfinite(d)):
+            assert some.sum() > 20
 
 
 @pytest.mark.parametrize("e_zero", [-127, -126, -125, -15, -14, -13, 0, 700, 701, 900])

@@ -573,7 +573,7 @@ template <class Kernel> class Walk {
       vf s = sum[v], old = before[v], now = c[v];
       for (int l = 0; l < W && (row_nan || job_.scale_b.data); ++l)
         if (row_nan || (v * W + l < cols && col_nan_[size_t(v * W + l)])) s[l] = NAN;
-      vi decides = (vi)(s - s != 0.0f), had = lowered ? vi{} : (vi)(old - old != 0.0f);
+      vi decides = (vi)(s - s != 0.0f), had = lowered ? (vi)(old != old) : (vi)(old - old != 0.0f);
       vi both = (vi)(now - now != 0.0f) & (vi)(s == s) & (vi)(now != s) & decides & ~had;
       c[v] = had ? (decides ? old + s : old) : decides ? s : now;
       if (!any(both)) continue;

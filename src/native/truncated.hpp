@@ -214,6 +214,9 @@ template <Rho rho> class Truncated {
     vi e[nv], sum[nv];
     vf scale[nv];
     exponents<nv>(from.nearest(first, L), f, t, e, overflow);
+    // Beside an Inf scales are subnormal, which takes CPUs a hundred times as long; all is done again.
+    if constexpr (rho == Rho::nearest_half)
+      if (any(overflow)) return;
     for (int v = 0; v < nv; ++v) {
       scale[v] = bits<vf>(k_.scale - (vu)e[v]);  // above 2^31 for a large F
       sum[v] = truncate(t[v] * scale[v]);
