@@ -87,9 +87,12 @@ class Unit:
 HOPPER_F16 = Unit("Hopper", "m64n256k16.f32.f16.f16")
 HOPPER_BF16 = Unit("Hopper", "m64n256k16.f32.bf16.bf16")
 HOPPER_E4M3 = Unit("Hopper", "m64n256k32.f32.e4m3.e4m3")
+HOPPER_TF32 = Unit("Hopper", "m64n256k8.f32.tf32.tf32")
+AMPERE_F16_OUT = Unit("Ampere", "m16n8k16.f16.f16.f16.f16")
 CDNA1_F16 = Unit("CDNA1", "f32_32x32x8f16")
 CDNA2_F16 = Unit("CDNA2", "f32_32x32x8f16")
 CDNA3_F16 = Unit("CDNA3", "f32_32x32x8_f16")
+CDNA3_BF16 = Unit("CDNA3", "f32_32x32x8_bf16")
 MXFP8 = Unit("Blackwell", "m128n256k32.kind::mxf8f6f4.block32.f32.e4m3.e4m3.ue8m0")
 NVFP4 = Unit("Blackwell", "m128n256k64.kind::mxf4nvf4.block16.f32.e2m1.e2m1.ue4m3")
 F64 = Unit("Hopper", "m16n8k16.f64.f64.f64.f64")
@@ -104,8 +107,8 @@ PRODUCTS: tuple[tuple[str, Unit, float, float], ...] = (
     ("e4m3 Ada (L=16, F=13)", Unit("Ada", "m16n8k32.f32.e4m3.e4m3.f32"), 0.25, 0.40),
     ("f16 Ampere (L=8, F=24)", Unit("Ampere", "m16n8k16.f32.f16.f16.f32"), 0.17, 0.30),
     ("tf32 Ampere", Unit("Ampere", "m16n8k8.f32.tf32.tf32.f32"), 0.10, 0.25),
-    ("tf32 Hopper", Unit("Hopper", "m64n256k8.f32.tf32.tf32"), 0.10, 0.25),
-    ("f16 output Ampere", Unit("Ampere", "m16n8k16.f16.f16.f16.f16"), 0.10, 0.25),
+    ("tf32 Hopper", HOPPER_TF32, 0.10, 0.25),
+    ("f16 output Ampere", AMPERE_F16_OUT, 0.10, 0.25),
     ("f16 output Hopper", Unit("Hopper", "m64n256k16.f16.f16.f16"), 0.10, 0.25),
     ("e4m3 Blackwell (L=32, F=25)", Unit("Blackwell", f"{_F8F6F4}.e4m3.e4m3"), 0.18, 0.30),
     ("e5m2 Blackwell", Unit("Blackwell", f"{_F8F6F4}.e5m2.e5m2"), 0.18, 0.30),
@@ -122,7 +125,7 @@ PRODUCTS: tuple[tuple[str, Unit, float, float], ...] = (
     ("f16 CDNA1", CDNA1_F16, 0.05, 0.15),
     ("bf16 CDNA1", Unit("CDNA1", "f32_32x32x4bf16"), 0.05, 0.15),
     ("f16 CDNA3", CDNA3_F16, 0.08, 0.20),
-    ("bf16 CDNA3", Unit("CDNA3", "f32_32x32x8_bf16"), 0.08, 0.20),
+    ("bf16 CDNA3", CDNA3_BF16, 0.08, 0.20),
     ("xf32 CDNA3", Unit("CDNA3", "f32_32x32x4_xf32"), 0.08, 0.20),
     ("fp8 CDNA3", Unit("CDNA3", "f32_32x32x16_fp8_fp8"), 0.08, 0.20),
     ("e4m3 Hopper mma.sync, lowered", Unit("Hopper", "m16n8k32.f32.e4m3.e4m3.f32"), 0.12, 0.25),
@@ -137,7 +140,7 @@ SKINNY_UNITS = {
     "f16 Hopper": HOPPER_F16,
     "bf16 Hopper": HOPPER_BF16,
     "e4m3 wgmma": HOPPER_E4M3,
-    "tf32 Hopper": Unit("Hopper", "m64n256k8.f32.tf32.tf32"),
+    "tf32 Hopper": HOPPER_TF32,
     "MXFP8": MXFP8,
     "NVFP4": NVFP4,
     "f64": F64,
@@ -152,7 +155,11 @@ UNUSUAL_UNITS = {
     "f16 Hopper": HOPPER_F16,
     "bf16 Hopper": HOPPER_BF16,
     "e4m3 wgmma": HOPPER_E4M3,
+    "tf32 Hopper": HOPPER_TF32,
+    "f16 output Ampere": AMPERE_F16_OUT,
+    "e5m2 Hopper mma.sync, lowered": Unit("Hopper", "m16n8k32.f32.e5m2.e5m2.f32"),
     "f16 CDNA3": CDNA3_F16,
+    "bf16 CDNA3": CDNA3_BF16,
     "f16 CDNA1": CDNA1_F16,
     "f16 CDNA2": CDNA2_F16,
 }
