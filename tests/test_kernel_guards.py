@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import bitmma
-from bitmma import _native, formats
+from bitmma import _native, formats, reference
 from bitmma.engine import cpu
 from bitmma.models import (
     EFDPA,
@@ -540,7 +540,99 @@ def test_joint_sums_near_the_middle_between_floats(family: type[TRFDPA | GTRFDPA
     some = np.resize([0, 1, 2, 3, 0x7FFFFE, 0x7FFFFF, 0x400000], MANY) + (127 << 23)
     some[::2] |= 1 << 31
     x = Draw(family(8, 24, 31), "bf16", "f32", (0, 0), (0, 0), (0, 0))
-    check(x, A, B, np.tile(some, (len(A), 1)).astype(np.uint32))
+    C = np.tile(some, (len(A), 1)).astype(np.uint32)
+    check(x, A, B, C)
+    check(x, *in_float64(x, A, B), C)
+
+
+def in_float64(x: Draw, A: Codes, B: Codes) -> tuple[Codes, Codes]:
+    """The same sums of rows that are wide: one instruction more, of zeros and a number far away."""
+    A = np.hstack([A, np.zeros((len(A), x.k), A.dtype)])
+    A[:, -1] = formats.get(x.format).encode(1, 120 if sum(x.a) < 0 else -120)
+    return A, np.vstack([B, np.zeros((x.k, B.shape[1]), B.dtype)])
+
+
+def far_margins(x: Draw) -> dict[str, int]:
+    """What join_near (rounded_down.hpp) asks for, of the first group."""
+    low, most = x.a[0] + x.b[0], x.a[1] + x.b[1]
+    return {
+        "large": 122 - most,
+        "overflow": 126 - most,  # which asks for step 0, and breaks "large" on both sides
+        "normal": max(low, x.c[0] - 60) - (31 + 1 - 126),
+        "c_far": x.c[0] + 100 - most,
+    }
+
+
+@pytest.mark.parametrize("family", [TRFDPA, GTRFDPA])
+def test_any_exponents(family: type[TRFDPA | GTRFDPA]) -> None:
+    rng, sides = np.random.default_rng(12), (0, -1, -30)
+    reached: collections.Counter[tuple[str, int]] = collections.Counter()
+    large: dict[str, Nudge] = {"large": move("a", -1), "overflow": move("a", -1)}
+    guards = large | {"normal": move("a"), "c_far": move("c")}
+    for guard, nudge in guards.items():
+        for side in sides:
+            for _ in range(5000):
+                if reached[guard, side] == 12:
+                    break
+                a, b = span(rng, -120, 80, 90), span(rng, -60, 60)
+                e = a[1] + b[1]
+                c = pick(rng, (span(rng, e - 110, e + 40), span(rng, -120, 100, 90)))
+                x = Draw(family(int(pick(rng, (4, 8, 12))), 24, 31), "bf16", "f32", a, b, c)
+                x = nudge(x, side - far_margins(x)[guard])
+                now = far_margins(x)
+                kept = all(now[name] >= 0 for name in now if name not in (guard, *large))
+                if now[guard] != side or not kept or not drawable(x):
+                    continue
+                if guard not in large and now["large"] < 0:
+                    continue
+                A = codes(rng, "bf16", (5, x.k), x.a)
+                B = np.ascontiguousarray(codes(rng, "bf16", (MANY, x.k), x.b).T)
+                C = codes(rng, "f32", (5, MANY), x.c)
+                C[1, ::7] = np.resize(np.array([0x7F800000, 0xFF800000], np.uint32), 10)
+                C[2, ::7] = 0x80800000  # the least normal number
+                C[3, ::7] = 0x80000001
+                check(x, *in_float64(x, A, B), C)
+                reached[guard, side] += 1
+    assert all(reached[guard, side] == 12 for guard in guards for side in sides), reached
+
+
+def any_codes(rng: Rng, format: str, shape: tuple[int, int], reach: int, specials: float) -> Codes:
+    """Exponents of up to `reach` either way, some numbers subnormal, some Infs and zeros."""
+    fmt = formats.get(format)
+    field = rng.integers(max(0, fmt.bias - reach), fmt.bias + reach + 1, shape)
+    field[rng.random(shape) < 0.1] = 0
+    field[rng.random(shape) < specials] = 255
+    mantissa = rng.integers(0, 1 << fmt.mantissa_bits, shape)
+    mantissa[(rng.random(shape) < 0.1) | (field == 255)] = 0
+    word = (rng.integers(0, 2, shape) << 8 | field) << fmt.mantissa_bits | mantissa
+    return (word << fmt.dropped_bits).astype(fmt.code_dtype)
+
+
+@pytest.mark.parametrize(("format", "L"), [("bf16", 8), ("tf32", 4), ("f32", 4)])
+def test_products_of_any_codes(format: str, L: int) -> None:
+    """Wide, subnormal and huge numbers, and Infs, in c too; `reference` agrees."""
+    rng = np.random.default_rng(13)
+    x = Draw(TRFDPA(L, 24, 31), format, "f32", (0, 0), (0, 0), (0, 0))
+    kinds = collections.Counter[str]()
+    for reach in (60, 70, 100, 127):
+        for specials in (0, 0.01):
+            A = any_codes(rng, format, (9, 2 * x.k), reach, specials)
+            B = any_codes(rng, format, (2 * x.k, MANY), reach, specials)
+            C = any_codes(rng, "f32", (9, MANY), reach, specials)
+            check(x, A, B, C)
+            check(x, A, B, None)
+            D = np.zeros_like(C)
+            _native.mma(x.spec, A, B, C, D, None, None, isa=_native.isas()[-1], exact=False)
+            for i, j in zip(np.arange(36) % 9, rng.integers(0, MANY, 36), strict=True):
+                want = reference.chain(
+                    x.model, A[i].tolist(), B[:, j].tolist(), int(C[i, j]), k=x.k,
+                    a_format=format, b_format=format, c_format="f32",
+                )  # fmt: skip
+                number, got = (float(np.uint32(w).view(np.float32)) for w in (want, D[i, j]))
+                assert want == D[i, j] or (np.isnan(number) and np.isnan(got)), (i, j, want, got)
+                overflow = abs(number) == np.inf and np.isfinite(C[i, j].view(np.float32))
+                kinds["NaN" if np.isnan(number) else "Inf" if overflow else "other"] += 1
+    assert min(kinds[kind] for kind in ("NaN", "Inf", "other")) >= 20, kinds
 
 
 # --- E-FDPA ---------------------------------------------------------------------------------------

@@ -93,19 +93,16 @@ inline void wide_sum(const double* a, const double* b, i64 n, const vd scale[hal
   }
 }
 
-// The same in an environment toward zero, by its additions: positive terms are added to 2^52 units, which
-// `origin` holds, and negative ones to -2^52. The last place of such a number is a unit, so that a term
-// grows it by what truncation leaves, in one fused multiply-add (a product is exact), while sums stay
-// below 2^52 units. Begins with `sum`, which is cut alike, and leaves the sum there.
-inline void wide_sum_by_sign(const double* a, const double* b, i64 n, const vd origin[halves], vd sum[halves]) {
+// The same in an environment toward zero, by its additions: positive terms are added to 2^52 units and
+// negative ones to -2^52. The last place of such a number is a unit, so that a term grows it by what
+// truncation leaves, in one fused multiply-add (a product is exact), while sums stay below 2^52 units.
+// Vector by vector, `begin` says what both begin with, and `end` is given what came out.
+template <class Begin, class End>
+BITMMA_INLINE void wide_sum_by_sign(const double* a, const double* b, i64 n, Begin begin, End end) {
   constexpr int some = W == 16 ? halves : halves / 2;  // as registers allow
-  const vd none{};
   for (int h0 = 0; h0 < halves; h0 += some) {
     vd above[some], below[some];
-    for (int h = 0; h < some; ++h) {
-      const vd x = sum[h0 + h], from = origin[h0 + h];
-      above[h] = from + max(x, none), below[h] = min(x, none) - from;
-    }
+    unroll<some>([&](auto h) __attribute__((always_inline)) { begin(h0 + h, above[h], below[h]); });
     for (i64 p = 0; p < n; ++p) {
       const i64 other = (bits<i64>(a[p]) >> 63) & columns;  // which of b's numbers make positive products
       const double *with = b + (2 * p * columns + h0 * D) + other, *against = with + columns - 2 * other;
@@ -115,7 +112,7 @@ inline void wide_sum_by_sign(const double* a, const double* b, i64 n, const vd o
         below[h] = multiply_add(x, load<vd>(against + h * D), below[h]);
       });
     }
-    for (int h = 0; h < some; ++h) sum[h0 + h] = (above[h] - origin[h0 + h]) + (below[h] + origin[h0 + h]);
+    unroll<some>([&](auto h) __attribute__((always_inline)) { end(h0 + h, above[h], below[h]); });
   }
 }
 
@@ -327,11 +324,7 @@ template <class Kernel> class Walk {
       // Before this row is stored: where rows of D are pages apart, the load would wait for the store.
       if (r + 1 < rows) load_c(at, i + 1, j0, cols_c, p0 == 0, next);
       if (!turned && r + ahead < rows) fetch_c(at, i + ahead, j0, p0 == 0);
-      bool wide = panel_wide || a_.wide[size_t(r)];
-      if (Kernel::products_may_overflow && (wide || products_are_large(r, highest_b)) && overflows(r)) {
-        redo_all(at, i, j0, cols, p0, p1);
-        continue;
-      }
+      const bool wide = panel_wide || a_.wide[size_t(r)] || (Kernel::products_may_overflow && products_are_large(r, highest_b));
       meet(x, r, panel);
       from.a = &a_.value[size_t(r * rows_.stride())], from.a4 = &a_.distance4[size_t(r * rows_.stride())];
       const i64 place = r % LowBits::rows;
@@ -362,7 +355,10 @@ template <class Kernel> class Walk {
           x.a_wide = rows_.wide_row(r, a_), x.ae_wide = &a_.wide_exponent[size_t(r * rows_.stride())];
           ++done_wide_;
           if (kernel_.by_sign()) cols_.panel_by_sign(b_), x.b_by_sign = b_.by_sign.data();
+          if constexpr (Kernel::products_may_overflow) copy<NV>(before, c);  // which they decide beside an Inf or NaN
           kernel_.wide(x, c);
+          for (int v = 0; Kernel::products_may_overflow && v < NV; ++v)
+            before[v] = before[v] - before[v] != 0.0f ? c[v] : before[v];
         }
       }
       if (special) apply_specials(i, r, j0, cols, p0, p1, row_nan, before, c);
@@ -546,18 +542,6 @@ template <class Kernel> class Walk {
     return false;
   }
 
-  // Whether some product of the row with the panel may reach 2^128 (TR-FDPA, step 0).
-  bool overflows(i64 r) {
-    cols_.wide_panel(b_);
-    rows_.wide_row(r, a_);
-    const double *a = &a_.wide_value[size_t(r * rows_.stride())], *b = b_.wide_value.data();
-    i64 n = i64(b_.wide_value.size()) / columns;
-    for (i64 p = 0; p < n; ++p)
-      for (int j = 0; j < columns; ++j)
-        if (std::fabs(a[p] * b[p * columns + j]) >= 0x1p128) return true;
-    return false;
-  }
-
   // Specials were packed as zeros. Their sum, over stand-ins for the other numbers, is a NaN or Inf
   // exactly where special values decide; then it is the result, unless the finite part has overflowed
   // to the other Inf meanwhile: only the order tells which came first. An Inf or NaN of c stays unless
@@ -583,11 +567,6 @@ template <class Kernel> class Walk {
       }
     }
   }
-  void redo_all(const Job& at, i64 i, i64 j0, i64 cols, i64 p0, i64 p1) {
-    for (i64 j = 0; j < cols; ++j)
-      store_code(at.d.at(i, j0 + j), s_.d.bytes(), exact_.redo(i, j0 + j, p0, p1, c_code(i, j0 + j, p0 == 0)));
-  }
-
   u64 c_code(i64 i, i64 j, bool start) const {
     if (!start) return load_code(job_.d.at(i, j), s_.d.bytes());
     return job_.c.data ? load_code(job_.c.at(i, j), s_.c.bytes()) : 0;

@@ -1,7 +1,10 @@
-// TR-FDPA and GTR-FDPA: sections 7 and 8 of the models. The products' sum is an int32 (or a float64)
-// in units of 2^(e - F); joining it with c is float64 arithmetic, exact because every intermediate
-// has fewer than 53 bits, or int32 arithmetic for the catalogue's F and F2.
+// TR-FDPA and GTR-FDPA: sections 7 and 8 of the models. The products' sum is an integer in units of
+// 2^(e - F), by float32 and int32 or, for any exponents, by float64 arithmetic; joining it with c is
+// float64 arithmetic, exact because every intermediate has fewer than 53 bits, or int32 arithmetic for
+// the catalogue's F and F2.
 #pragma once
+#include <limits>
+
 #include "fused.hpp"
 
 namespace bitmma::BITMMA_ISA {
@@ -14,7 +17,7 @@ template <bool by_parity> class RoundedDown {
   explicit RoundedDown(const Spec& s)
       : L_(s.L), F_(s.F), F2_(s.F2), c_lowest_(s.c.width == 16 ? -14 : -126),
         sub_(std::min(s.L, s.F >= 29 ? 1 : 1 << std::min(29 - s.F, 12))), int32_(fits_int32(s)),
-        joins_in_int32_(s.F == 24 && s.F2 == 31 && s.L * largest_product(s) <= 60) {
+        joins_(s.F2 >= 24 && s.F2 - s.F <= 20), joins_in_int32_(s.F == 24 && s.F2 == 31 && s.L * largest_product(s) <= 60) {
     k_.origin = vb{} + u8(origin), k_.lowest = vb{} + u8(lowest + origin);
     k_.infinity = splat(0x7F800000), k_.scale = vu{} + (u32(127 + 24 + origin) << 23), k_.unit = splat((origin + 24 - 127) << 23);
   }
@@ -29,36 +32,39 @@ template <bool by_parity> class RoundedDown {
     }
     for (int v = 0; v < nv; ++v)
       if (any((vi)(c[v] - c[v] != 0.0f))) return false;  // again without an Inf or NaN: then it may fit
-    const bool in_steps = L_ > sub_ || F2_ < 24 || F2_ - F_ > 20;
+    const bool in_steps = L_ > sub_ || !joins_;
     i64 g = 0;
     if (!in_steps && x.c_is_new && c_lowest_ != -126) narrow_group<nv>(x, from, g++, c_lowest_, c);
     for (; g < x.groups; ++g)
       in_steps ? narrow_group<nv>(x, from, g, g == 0 && x.c_is_new ? c_lowest_ : -126, c) : group<nv>(x, from, g, c);
     return true;
   }
+  // Any exponents, and any c. The products' sums do not depend on c: those of some groups come first, as
+  // they want another environment than joining does.
   void wide(const Strip& x, vf c[NV]) const {
-    for (i64 g = 0; g < x.groups; ++g) {
-      Sums sums[parts];
-      i64 done = 0;
-      for (int part = 0; part < parts; ++part) {
-        i64 n = part_length(part);
-        wide_sums(x, g * L_ + done, n, sums[part]);
-        done += n;
+    Sums sums[together][parts];
+    for (i64 first = 0; first < x.groups; first += together) {
+      const i64 n = std::min(together, x.groups - first);
+      toward_zero(x, first, n, sums);
+      for (i64 g = 0; g < n; ++g) {
+        const i32 lowest = first + g == 0 && x.c_is_new ? c_lowest_ : -126;
+        if (!(joins_in_int32_ && lowest == -126 && join_near(sums[g], c))) join_far(x, first + g, sums[g], lowest, c);
       }
-      join_exactly(sums, g == 0 && x.c_is_new ? c_lowest_ : -126, c);
     }
   }
 
   bool always_wide() const { return !int32_; }
-  bool by_sign() const { return false; }
+  bool by_sign() const { return true; }
 
  private:
   static constexpr int parts = by_parity ? 2 : 1;
   static constexpr i32 none = -4096;  // the exponent of no products
+  static constexpr i64 together = 8;  // groups
 
   struct Sums {  // of one part: in units of 2^(e - F)
-    alignas(64) double sum[columns];
+    alignas(64) i64 sum[columns];
     alignas(64) i32 e[columns];
+    BITMMA_INLINE vd sums(int at) const { return to_double(load<vl>(sum + at)); }
   };
 
   i64 part_length(int part) const {
@@ -172,7 +178,10 @@ template <bool by_parity> class RoundedDown {
       low |= tiny & (vi)((sum[v] | (bits<vi>(c[v]) << 1)) != 0);  // not in columns beyond the matrix
     }
     if (any(low)) return narrow_group<nv>(x, from, g, -126, c);
-    unroll<nv>([&](auto v) __attribute__((always_inline)) { c[v] = join(sum[v], e[v], c[v]); });
+    unroll<nv>([&](auto v) __attribute__((always_inline)) {
+      const vd t[2] = {to_double(half(sum[v], 0)), to_double(half(sum[v], 1))};
+      c[v] = join(t, e[v], c[v]);
+    });
   }
   template <int nv, class From>
   BITMMA_INLINE void part_sum(const Strip& x, const From& from, i64 p, i64 n, vi sum[nv], vi e[nv]) const {
@@ -193,9 +202,9 @@ template <bool by_parity> class RoundedDown {
   BITMMA_INLINE static vi joint_exponent(vf c, vi e) { return max(c_exponent(c), e); }
 
   // Steps 2 to 4 where the result is normal: in units of 2^(E - F2 - 1), as float64 integers.
-  BITMMA_INLINE vf join(vi sum, vi e, vf c) const {
+  BITMMA_INLINE vf join(const vd sum[2], vi e, vf c) const {
     vi e_c = c_exponent(c), E = max(e, e_c);
-    vi by = min(E - e, splat(60));  // 60 places down nothing or -1 is left
+    vi by = min(E - e, splat(200));  // so many places down nothing or -1 is left
     vi t_field = (1023 + F2_ + 1 - F_) - by, c_field = (1023 + F_) - E, unit_field = E + (1023 - F2_ - 1);
     if constexpr (by_parity) {
       vi drop = (vi)(e_c < E - (F_ + 1)) & (vi)(e_c != 128);  // never an Inf or NaN
@@ -204,7 +213,7 @@ template <bool by_parity> class RoundedDown {
     const double up = double(i64(1) << (F2_ + 1 - F_));
     hf out[2];
     for (int h = 0; h < 2; ++h) {
-      vd t = floor(to_double(half(sum, h)) * from_field(half(t_field, h)));
+      vd t = floor(sum[h] * from_field(half(t_field, h)));
       vd c_kept = floor(to_double(half(c, h)) * from_field(half(c_field, h)));
       vd s = multiply_add(c_kept, splat(up), t);
       // Down to F2 + 1 significant bits: of a negative number, the magnitude goes up.
@@ -231,8 +240,8 @@ template <bool by_parity> class RoundedDown {
       for (int v = 0; v < NV; ++v) {
         alignas(64) i32 s[W];
         store(s, sum[v]);
-        store(out.sum + v * W, to_double(load<hi>(s)));
-        store(out.sum + v * W + D, to_double(load<hi>(s + D)));
+        store(out.sum + v * W, to_long(load<hi>(s)));
+        store(out.sum + v * W + D, to_long(load<hi>(s + D)));
       }
       return;
     }
@@ -245,18 +254,109 @@ template <bool by_parity> class RoundedDown {
     }
   }
 
-  void wide_sums(const Strip& x, i64 p, i64 n, Sums& out) const {
+  // ---- any exponents --------------------------------------------------------------------------------
+
+  // Apart, and never inlined: see run_kernel.
+  __attribute__((noinline)) void toward_zero(const Strip& x, i64 first, i64 n, Sums sums[][parts]) const {
+    Environment environment(Rounding::toward_zero);
+    for (i64 g = 0; g < n; ++g) {
+      i64 p = (first + g) * L_;
+      for (int part = 0; part < parts; p += part_length(part++)) wide_sums(x, p, part_length(part), sums[g][part]);
+    }
+  }
+  // Step 1, exact: with u = 2^(e - F), e of the products and not of their significands, each of n <= L
+  // products is below 2^(F + 2) u, so that their sums, cut or not, stay below 2^(F + 2 + log2(L + 1)) u,
+  // which fits_float64 keeps at 2^51 u or less. That is what wide_sum_by_sign asks for; e is between
+  // -252 and 254, which leaves u and 2^52 u normal doubles. Units count in the last places of what comes
+  // out, 2^52 u and -2^52 u and so many: as integers, without their sign, these are apart by the sum.
+  __attribute__((noinline)) void wide_sums(const Strip& x, i64 p, i64 n, Sums& out) const {
     alignas(64) short e16[columns];
     wide_exponent(x.ae_wide + p, x.be_wide + p * columns, n, e16);
-    vd up[halves], sum[halves] = {};
-    for (int j = 0; j < columns; ++j) out.e[j] = e16[j] < -4096 ? none : e16[j];
-    for (int h = 0; h < halves; ++h) {
-      vl e = to_long(load<hi>(out.e + h * D));
-      vl empty = (vl)(e == none);
-      up[h] = power(~empty & (splat64(F_) - e));
+    vd origin[halves];
+    unroll<NV>([&](auto v) __attribute__((always_inline)) {
+      const vi e = max(widen(e16 + v * W), splat(none)), unit = max(e, splat(-400)) - F_;  // of no products, any
+      store(out.e + v * W, e);
+      for (int h = 0; h < 2; ++h) origin[2 * v + h] = power(to_long(half(unit, h)) + 52);
+    });
+    const auto begin = [&](int h, vd& above, vd& below) __attribute__((always_inline)) { above = origin[h], below = -origin[h]; };
+    const auto end = [&](int h, vd above, vd below) __attribute__((always_inline)) {
+      store(out.sum + h * D, bits<vl>(above) - (bits<vl>(below) ^ std::numeric_limits<i64>::min()));
+    };
+    wide_sum_by_sign(x.a_wide + p, x.b_by_sign + 2 * p * columns, n, begin, end);
+  }
+
+  // Step 0 for the group at p: where products reach 2^128, the result is c and these, as Infs, added up;
+  // what the group came to is lost. (A product of exponent e is below 2^(e + 2), and exact in float64.)
+  __attribute__((noinline)) void overflow(const Strip& x, i64 p, const vf before[NV], vf c[NV]) const {
+    vd least[halves] = {}, most[halves] = {};
+    for (i64 i = p; i < p + L_; ++i)
+      for (int h = 0; h < halves; ++h) {
+        const vd product = splat(x.a_wide[i]) * load<vd>(x.b_wide + i * columns + h * D);
+        least[h] = min(least[h], product), most[h] = max(most[h], product);
+      }
+    for (int v = 0; v < NV; ++v) {
+      hf infinities[2];  // or 0; of both signs, a NaN
+      for (int h = 0; h < 2; ++h) {
+        const vd low = least[2 * v + h], high = most[2 * v + h];
+        infinities[h] = to_float(bits<vd>((vl)(low <= -0x1p128) & bits<vl>(low))) +
+                        to_float(bits<vd>((vl)(high >= 0x1p128) & bits<vl>(high)));
+      }
+      const vf added = bitmma::BITMMA_ISA::join(infinities[0], infinities[1]);
+      c[v] = added != 0.0f ? before[v] + added : c[v];
     }
-    wide_sum(x.a_wide + p, x.b_wide + p * columns, n, up, sum);
-    for (int h = 0; h < halves; ++h) store(out.sum + h * D, sum[h]);
+  }
+
+  // By join_in_int32, where it holds with exponents as they are (its `top` is 0):
+  // - there is no Inf nor NaN, and a product's exponent is 122 or less, which leaves its field one;
+  // - c is 0, or not so small that c * 2^(24 - E') vanishes, which if negative is to lose a unit;
+  // - results are normal (see `fits`): E is F2 + 1 - 126 or more, but where all is 0. Where e is below
+  //   e_c - 60, all that is left of a sum of 31 bits is whether it is negative: so it is with e_c - 60.
+  // Results beyond floats become Inf in the last multiplication, rounded as they are by then.
+  BITMMA_INLINE bool join_near(const Sums sums[parts], vf c[NV]) const {
+    if constexpr (by_parity) return false;
+    vi sum[NV], e[NV], far{};  // whose sign tells
+    for (int v = 0; v < NV; ++v) {
+      sum[v] = low_words(load<vl>(sums[0].sum + v * W), load<vl>(sums[0].sum + v * W + D));
+      const vi size = bits<vi>(c[v]) & 0x7FFFFFFF, e_c = (size >> 23) - 127, some = sum[v] | size;
+      const vi near = max(load<vi>(sums[0].e + v * W), e_c - 60);
+      far |= (122 - max(near, e_c - 5)) | ((near - (F2_ + 1 - 126)) & (some | -some)) | ((e_c + 100 - near) & -size);
+      e[v] = (max(near, splat(lowest)) + origin) << 23;
+    }
+    if (any(far)) return false;
+    unroll<NV>([&](auto v) __attribute__((always_inline)) { c[v] = join_in_int32(sum[v], e[v], c[v]); });
+    return true;
+  }
+
+  // By `join`, or where that does not hold either, exactly.
+  __attribute__((noinline)) void join_far(const Strip& x, i64 g, const Sums sums[parts], i32 lowest, vf c[NV]) const {
+    vf before[NV];
+    copy<NV>(c, before);
+    vi e[NV], low{}, large{};
+    for (int v = 0; v < NV; ++v) {
+      e[v] = load<vi>(sums[0].e + v * W);
+      if constexpr (by_parity) e[v] = max(e[v], load<vi>(sums[1].e + v * W));
+      large |= (vi)(e[v] >= 127);
+      // Where a result may be subnormal, its unit is not E's.
+      low |= (vi)(joint_exponent(c[v], e[v]) < F2_ + 1 - 126) & ((vi)(e[v] != none) | (vi)((bits<vi>(c[v]) << 1) != 0));
+    }
+    if (lowest != -126 || !joins_ || any(low)) {
+      join_exactly(sums, lowest, c);
+    } else {
+      for (int v = 0; v < NV; ++v) {
+        vd t[2];
+        for (int h = 0; h < 2; ++h) {
+          const int at = v * W + h * D;
+          t[h] = sums[0].sums(at);
+          if constexpr (by_parity) {
+            const hi most = half(e[v], h);
+            t[h] = floor(t[h] * down(to_long(most - load<hi>(sums[0].e + at)))) +
+                   floor(sums[1].sums(at) * down(to_long(most - load<hi>(sums[1].e + at))));
+          }
+        }
+        c[v] = join(t, e[v], c[v]);
+      }
+    }
+    if (products_may_overflow && any(large)) overflow(x, g * L_, before, c);
   }
 
   // Steps 2 to 4 (and GTR's joining of the two parts before) for any exponents.
@@ -271,11 +371,11 @@ template <bool by_parity> class RoundedDown {
       for (int half = 0; half < 2; ++half) {
         int at = v * W + half * D;
         vl e = to_long(load<hi>(sums[0].e + at));
-        vd t = load<vd>(sums[0].sum + at);
+        vd t = sums[0].sums(at);
         if constexpr (by_parity) {
           vl odd = to_long(load<hi>(sums[1].e + at));
           vl most = e > odd ? e : odd;
-          t = floor(t * down(most - e)) + floor(load<vd>(sums[1].sum + at) * down(most - odd));
+          t = floor(t * down(most - e)) + floor(sums[1].sums(at) * down(most - odd));
           e = most;
         }
         vl e_c = to_long(load<hi>(e_c32 + half * D));
@@ -314,7 +414,7 @@ template <bool by_parity> class RoundedDown {
   i64 L_;
   int F_, F2_, c_lowest_;
   i64 sub_;  // products of which the sum fits int32
-  bool int32_, joins_in_int32_;
+  bool int32_, joins_, joins_in_int32_;
   struct { vb origin, lowest; vu scale; vi infinity, unit; } k_;  // constants, from memory: see truncated.hpp
 };
 

@@ -491,6 +491,17 @@ BITMMA_INLINE vd to_double(hi x) { return __builtin_convertvector(x, vd); }
 BITMMA_INLINE vl to_long(hi x) { return __builtin_convertvector(x, vl); }
 BITMMA_INLINE hf to_float(vd x) { return __builtin_convertvector(x, hf); }
 #endif
+// Integers below 2^51 in magnitude, in any rounding mode: added to 1.5 * 2^52, they are its last places.
+BITMMA_INLINE vd to_double(vl x) {
+  const double origin = 0x1.8p52;
+  return bits<vd>(x + bits<i64>(origin)) - splat(origin);
+}
+// The lower halves of 64-bit lanes.
+BITMMA_INLINE vi low_words(vl a, vl b) {
+  return [&]<int... L>(std::integer_sequence<int, L...>) __attribute__((always_inline)) {
+    return __builtin_shufflevector(bits<vi>(a), bits<vi>(b), (2 * L)...);
+  }(std::make_integer_sequence<int, W>{});
+}
 // A double of exponent field x.
 BITMMA_INLINE vd from_field(hi x) { return bits<vd>(to_long(x) << 52); }
 // One rounding or two: products are exact wherever these are used.

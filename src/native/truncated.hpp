@@ -317,7 +317,12 @@ template <Rho rho> class Truncated {
     }
     if (by_sign_) {
       for (int h = 0; h < halves; ++h) from[h] = power(unit[h] + 52);
-      wide_sum_by_sign(x.a_wide + g * L_, x.b_by_sign + 2 * g * L_ * columns, L_, from, sum);
+      // Begins with c, which is cut alike.
+      const auto begin = [&](int h, vd& above, vd& below) __attribute__((always_inline)) {
+        above = from[h] + max(sum[h], vd{}), below = min(sum[h], vd{}) - from[h];
+      };
+      const auto end = [&](int h, vd above, vd below) __attribute__((always_inline)) { sum[h] = (above - from[h]) + (below + from[h]); };
+      wide_sum_by_sign(x.a_wide + g * L_, x.b_by_sign + 2 * g * L_ * columns, L_, begin, end);
     } else {
       for (int h = 0; h < halves; ++h) from[h] = power(-unit[h]), sum[h] = truncate(sum[h] * from[h]);
       wide_sum(x.a_wide + g * L_, x.b_wide + g * L_ * columns, L_, from, sum);
