@@ -297,24 +297,20 @@ template <Rho rho> class Truncated {
   void wide_group(const Strip& x, i64 g, i32 lowest, vf t[NV]) const {
     alignas(64) short e16[columns];
     wide_exponent(x.ae_wide + g * L_, x.be_wide + g * L_ * columns, L_, e16);
-    alignas(64) i32 e_max[columns], by[columns];
-    alignas(64) float c[columns];
-    for (int v = 0; v < NV; ++v) {
-      vi e = widen(e16 + v * W), scales{};
-      if (x.col_scale) scales = load<vi>(x.col_scale + g * columns + v * W) + x.row_scale[g];
-      e = e < -4096 ? splat(-4096) : e + scales;
-      store(e_max + v * W, max(e, c_term(t[v], lowest, e_zero_).exponent));
-      store(by + v * W, scales);
-      store(c + v * W, t[v]);
-    }
+    vi e_max[NV], by[NV] = {};
+    unroll<NV>([&](auto v) __attribute__((always_inline)) {
+      const vi e = widen(e16 + v * W);
+      if (x.col_scale) by[v] = load<vi>(x.col_scale + g * columns + v * W) + x.row_scale[g];
+      e_max[v] = max(e < -4096 ? splat(-4096) : e + by[v], c_term(t[v], lowest, e_zero_).exponent);
+    });
     // Before scales are applied, units are 2^unit.
     vl unit[halves];
     vd from[halves], sum[halves];
-    for (int h = 0; h < halves; ++h) {
-      unit[h] = to_long(load<hi>(e_max + h * D) - load<hi>(by + h * D) - F_);
-      sum[h] = to_double(load<hf>(c + h * D));
-      if (x.col_scale) sum[h] *= power(-to_long(load<hi>(by + h * D)));
-    }
+    unroll<halves>([&](auto h) __attribute__((always_inline)) {
+      unit[h] = to_long(half(e_max[h / 2] - by[h / 2] - F_, h % 2));
+      sum[h] = to_double(half(t[h / 2], h % 2));
+      if (x.col_scale) sum[h] *= power(-to_long(half(by[h / 2], h % 2)));
+    });
     if (by_sign_) {
       for (int h = 0; h < halves; ++h) from[h] = power(unit[h] + 52);
       // Begins with c, which is cut alike.
@@ -328,26 +324,28 @@ template <Rho rho> class Truncated {
       wide_sum(x.a_wide + g * L_, x.b_wide + g * L_ * columns, L_, from, sum);
       for (int h = 0; h < halves; ++h) sum[h] *= power(unit[h]);
     }
-    for (int h = 0; h < halves; ++h) {
-      if (x.col_scale) sum[h] *= power(to_long(load<hi>(by + h * D)));
+    hf out[halves];  // and not memory, from which a vector of two would wait for both
+    unroll<halves>([&](auto h) __attribute__((always_inline)) {
+      if (x.col_scale) sum[h] *= power(to_long(half(by[h / 2], h % 2)));
       hf f = to_float(sum[h]);
       if constexpr (rho == Rho::nearest_half) {  // rounding to odd keeps what was lost alive
         const vl inexact = (vl)(to_double(f) != sum[h]) & (vl)((bits<vl>(sum[h]) & i64(0x7FFFFFFFFFFFFFFF)) < i64(0x7FF) << 52);
         f = bits<hf>(bits<hi>(f) | (__builtin_convertvector(inexact, hi) & 1));
       }
-      store(c + h * D, f);
-    }
-    for (int v = 0; v < NV; ++v) {
-      t[v] = load<vf>(c + v * W);
-      if constexpr (rho == Rho::single) {
-        if (any((vi)((bits<vi>(t[v]) & 0x7FFFFFFF) >= 0x7F7FFFFF)))  // or more, before the conversion
-          t[v] = join(or_infinity(sum[2 * v], half(t[v], 0)), or_infinity(sum[2 * v + 1], half(t[v], 1)));
-        const vf kept = bits<vf>(bits<vi>(t[v]) & mask_);
-        t[v] = kept == 0.0f ? vf{} : kept;
-      } else {
-        t[v] = round_to_half(t[v]) + vf{};
-      }
-    }
+      out[h] = f;
+    });
+    vi most{};
+    unroll<NV>([&](auto v) __attribute__((always_inline)) {
+      t[v] = join(out[2 * v], out[2 * v + 1]);
+      most = max(most, bits<vi>(t[v]) & 0x7FFFFFFF);
+    });
+    if (rho == Rho::single && any((vi)(most >= 0x7F7FFFFF)))  // or more, before the conversion
+      for (int v = 0; v < NV; ++v)
+        t[v] = join(or_infinity(sum[2 * v], half(t[v], 0)), or_infinity(sum[2 * v + 1], half(t[v], 1)));
+    unroll<NV>([&](auto v) __attribute__((always_inline)) {
+      const vf kept = rho == Rho::single ? bits<vf>(bits<vi>(t[v]) & mask_) : round_to_half(t[v]);
+      t[v] = kept == 0.0f ? vf{} : kept;
+    });
   }
   // What x was converted to; but an infinity from 2^128 on.
   BITMMA_INLINE static hf or_infinity(vd x, hf converted) {
