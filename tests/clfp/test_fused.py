@@ -257,6 +257,16 @@ NOT_ALIKE: dict[str, tuple[str, str, int, FDPA, dict[str, Any]]] = {
     "outputs beside a subnormal c of fewer bits are finer": (
         "f16", "f16", 1,
         FDPA(1, 34, "RA", "early", 20, "RZ", None, rho=RU32, nan="quiet"), {"F": None}),
+    "a product of 2 or more lies between outputs, beside a hair of c": (
+        "e5m2", "f32", 1,
+        FDPA(1, 49, "RU", "early", 45, "RU", None, rho=Conversion("RNA", "f32", 4), zero="ieee",
+             nan="quiet"),
+        {"F_c": None}),
+    "a negative product becomes -0 for being subnormal, or +0 for being cut": (
+        "bf16", "f32", 1,
+        FDPA(1, 48, "RZ", "early", 21, "RNE", -119, F_sum=21, rho=Conversion("RA", "f32"),
+             flush_out="sign", zero="signed", nan="quiet"),
+        {"e_zero": None}),
 }  # fmt: skip
 
 

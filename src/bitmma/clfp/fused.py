@@ -187,7 +187,8 @@ def _hair_of_c(model: FDPA, x: Reach) -> Iterator[Found]:
     c = up((2 - Fraction(1, 1 << x.c_bits)) * _TWO ** (x.c_bits - 1 - F_c), F_c)
     hair = c < _TWO ** -max(x.kept + 1 + near + small, bits)
     signs = model.cut_c == "RA" or (model.cut_c == mode and mode in ("RU", "RD"))
-    if hair and (signs or (near and bits <= x.kept and x.last >= x.step)):
+    own = bits + (not model.renormalise)  # P may be 2 or more
+    if hair and (signs or (near and own <= x.kept and x.last >= x.step)):
         yield {"F_c": None}, f"F_c: {F_c} and more are alike, what is cut is a hair"
     same = max(x.c_bits + 1 + small, x.kept + 1 + small, bits)
     if model.cut_c == mode and mode in ("RU", "RD") and same <= F_c:
@@ -488,7 +489,8 @@ def _zero_cuts_in_vain(model: FDPA, x: Reach) -> Iterator[Found]:
     It is below 2^e_zero times what n products can be. If its cut moves no step of the cut and the
     conversion that follow, neither does the finer one, at e - F below its own e, that it has
     without; where that rounds to nearest, it must cut nothing. A negative number that is cut to 0
-    gives +0: either zeros have one sign, or it is not cut to 0, or none is converted to 0.
+    gives +0: either zeros have one sign, or it is not cut to 0, or none is converted to 0 (nor
+    becomes one of its sign for being subnormal).
     """
     e_zero, late = model.e_zero, model.c == "late"
     F, cut = (model.F2, model.cut2) if late else (model.F, model.cut)
@@ -499,7 +501,8 @@ def _zero_cuts_in_vain(model: FDPA, x: Reach) -> Iterator[Found]:
     whole = late and model.groups == 1 and model.F is not None and model.F <= F
     if cut in ("RNE", "RNA") and not (whole if late else x.bits <= F):
         return
-    if model.zero == "signed" and not {cut, model.rho.mode} & {"RD", "RA"}:
+    keeps = {cut} if model.flush_out == "sign" else {cut, model.rho.mode}
+    if model.zero == "signed" and not keeps & {"RD", "RA"}:
         return
     top = e_zero + (4 * x.n).bit_length()
     pair = Pair(model.F_sum, model.cut_sum, model.rho.mode)
