@@ -241,8 +241,9 @@ template <class Kernel> class Walk {
  public:
   explicit Walk(const Job& job)
       : job_(job), s_(*job.spec), layout_(s_, job.K), kernel_(s_), exact_(job),
-        rows_(job.a, s_.a, job.M), cols_(job.b.transposed(), s_.b, job.N), codes_(s_.b, job.N), scale_lines_(job.N),
-        always_wide_(kernel_.always_wide()), straight_(job.M <= few_rows && codes_.serve() && s_.L % (s_.family == Family::gtr ? 8 : 4) == 0 && !always_wide_) {
+        rows_(job.a, s_.a, job.M), cols_(job.b.transposed(), s_.b, job.N), codes_(s_.b, job.N),
+        always_wide_(kernel_.always_wide()), straight_(job.M <= few_rows && codes_.serve() && s_.L % (s_.family == Family::gtr ? 8 : 4) == 0 && !always_wide_),
+        scale_lines_(job.N) {
     unit_ = layout_.padded_step;
     if (unit_ > Operand::chunk_max - 64 || unit_ > 512) unit_ = s_.group;
     chunk_ = whole_steps(job.M > 16 ? always_wide_ ? wide_chunk_target : chunk_target

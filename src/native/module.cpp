@@ -284,7 +284,7 @@ void mma(nb::handle spec, nb::handle a, nb::handle b, nb::handle c, nb::handle d
          nb::handle promote_scale_a, nb::handle promote_scale_b, nb::handle watch) {
   const Spec s = read_spec(spec);
   const Isa& isa = isa_named(isa_name);
-  PyArrayObject *of_a = as_array(a, "a"), *of_b = as_array(b, "b"), *of_d = as_array(d, "d");
+  PyArrayObject *of_a = as_array(a, "a"), *of_d = as_array(d, "d");
   const int ndim = PyArray_NDIM(of_d), dims = ndim - 2;
   if (dims < 0 || dims > most_dims) throw std::invalid_argument("d must have 2 to 32 dimensions");
   if (PyArray_NDIM(of_a) != ndim) throw std::invalid_argument("a has another number of dimensions");
