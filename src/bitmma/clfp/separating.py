@@ -55,6 +55,11 @@ _OF_B[[_ODD, _RUN, _UNIT, _NEXT]], _OF_B[_TWO] = _ONE, _ODD
 _SIZES = {_HALVES: 2.25, _MOST: 3.99, _RUN: 1.6, _TWO: 1.97}
 
 
+def _sizes(shape: Ints, others: float) -> npt.NDArray[np.float64]:
+    """How large products of these shapes are, ``others`` if they are not in `_SIZES`."""
+    return np.select([shape == i for i in _SIZES], list(_SIZES.values()), others)
+
+
 @dataclass
 class _Terms:
     """Rows of terms. Lane -1: there is no such term; lane k: c.
@@ -127,6 +132,11 @@ class _Setting:
     def one_in(self, n: float, *shape: int) -> Mask:
         return np.less(self.draw.bits(32, shape), np.uint64(2**32 / n))
 
+    def first_lanes(self, step: Ints) -> Ints:
+        """Of rows that take so many lanes a step, the first one of some step."""
+        found: Ints = (self.rng.random(len(step)) * (self.k // step)).astype(np.int64) * step
+        return found
+
     def lanes(self, n: int, terms: int) -> Ints:
         """Lanes (n, terms) of each row, all different, often of one step; c at times one of them.
 
@@ -135,7 +145,7 @@ class _Setting:
         k = self.k
         step = self.choose(self.steps, n)
         step = np.where(self.one_in(3, n), k, step)
-        start = (self.rng.random(n) * (k // step)).astype(np.int64) * step
+        start = self.first_lanes(step)
         lane = np.arange(k)
         outside = (lane < start[:, None]) | (lane >= (start + step)[:, None])
         order = self.rng.random((n, k)) + 2.0 * outside
@@ -328,7 +338,7 @@ def _zero_decides_ties(s: _Setting, n: int) -> _Terms:
     top = zero - s.choose([1, 1, 1, 1, 2, 3], n)
     few = np.maximum(step - s.choose([1, 2, 2, 3], n), 1)
     shape = s.choose([_ONE, _ONE, _RUN, _RUN, _MOST, _TWO], n)
-    size = np.select([shape == i for i in _SIZES], list(_SIZES.values()), 1.0)
+    size = _sizes(shape, 1.0)
     carry = np.log2(few * size).astype(np.int64)
     tie = np.maximum(s.box.formats[3].min_exponent, top + carry) - s.choose(s.halves, n)
     # Where that is above them, so many of them make it; or of 9/4, and a power of two.
@@ -372,7 +382,7 @@ def _longest(s: _Setting, n: int) -> _Terms:
     x = s.empty(n, min(s.k, 64), placed=False)
     terms = x.e.shape[1]
     step = s.choose(s.steps, n)
-    first = (s.rng.random(n) * (s.k // step)).astype(np.int64) * step
+    first = s.first_lanes(step)
     lane = first[:, None] + np.arange(terms)
     x.lane = np.where(np.arange(terms) < step[:, None], lane, -1)
     x.shape[:] = s.choose([_MOST, _MOST, _TWO], n, 1)
@@ -401,7 +411,7 @@ def _alike(s: _Setting, n: int) -> _Terms:
     terms = max(4, min(s.k, 64) + 1)
     x = s.empty(n, terms, placed=False)
     step = s.choose(s.steps, n)
-    first = (s.rng.random(n) * (s.k // step)).astype(np.int64) * step
+    first = s.first_lanes(step)
     lane = first[:, None] + np.arange(terms) - 1
     few = np.where(s.one_in(3, n), 1 << s.choose(range(terms.bit_length()), n), step)
     few = np.minimum(few + 2 - s.choose([-1, 0, 0, 0, 1, 2], n), step)
@@ -409,7 +419,7 @@ def _alike(s: _Setting, n: int) -> _Terms:
     shape = s.choose([_ONE, _ONE, _HALVES, _RUN, _RUN, _MOST, _TWO], n)
     x.shape[:] = shape[:, None]
     x.negative[:] = x.negative[:, :1]
-    size = np.select([shape == i for i in _SIZES], list(_SIZES.values()), 1.0)
+    size = _sizes(shape, 1.0)
     # What is alike makes a sum with its first bit here, or one below.
     carry = np.log2(np.maximum(few - s.choose([0, 1, 2, 3], n), 1) * size)
     carry = carry.astype(np.int64) - s.one_in(4, n)
@@ -495,7 +505,7 @@ def _cancelled(s: _Setting, n: int) -> _Terms:
     terms = max(2, min(s.k, 64) + 1)
     x = s.empty(n, terms, placed=False)
     step = s.choose(s.steps, n)
-    first = (s.rng.random(n) * (s.k // step)).astype(np.int64) * step
+    first = s.first_lanes(step)
     lane = first[:, None] + np.arange(terms) - 1
     x.lane = np.where(np.arange(terms) > step[:, None], -1, lane)
     x.lane[:, 0] = s.k
@@ -504,7 +514,7 @@ def _cancelled(s: _Setting, n: int) -> _Terms:
     x.shape = np.where(s.one_in(4, n, terms), other, shape)
     x.negative[:] = x.negative[:, :1]
     x.negative[:, 0] ^= ~s.one_in(4, n)
-    size = np.select([shape[:, 0] == i for i in _SIZES], list(_SIZES.values()), 2.0)
+    size = _sizes(shape[:, 0], 2.0)
     x.e[:, 0] = np.log2(step * size).astype(np.int64) + s.choose([0, 1, 1, 2], n)
     x.e[:, 1] -= np.where(s.one_in(2, n), 0, s.choose(s.gaps, n))
     x.shape[:, 0] = s.choose([_ONE, _ONE, _ONE, _ODD, _ANY], n)
@@ -682,7 +692,7 @@ def _scaled_ties(s: _Setting, n: int) -> Dots:
     found = _powers_of_two(box.formats[0], box.formats[1], step - 1)
     powers = np.array(sorted(found), np.int64)
     which = s.choose(range(len(powers)), n)
-    first = (s.rng.random(n) * (k // step)).astype(np.int64) * step
+    first = s.first_lanes(np.full(n, step))
     lane = first[:, None] + s.rng.permuted(np.tile(np.arange(step), (n, 1)), axis=1)
     negative, hair = s.one_in(2, n), s.one_in(2, n)
     operands = []
