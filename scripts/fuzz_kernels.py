@@ -184,6 +184,7 @@ def draw_fdpa(rng: Rng, L: int) -> models.FDPA:
         rarely(bits()), pick(rng, MODES), rarely(int(pick(rng, (-126, -14, 0, 20)))),
         rarely(int(pick(rng, (128, 16, 0)))), draw_rho(rng), *flushes,
         rarely("pairwise", "chain"), pick(rng, models.ZERO_RULES), nan=pick(rng, ("ones", "quiet")),
+        tiny=pick(rng, models.TINY_RULES),
     )  # fmt: skip
 
 
@@ -209,7 +210,7 @@ def draw_tree(rng: Rng, K: int) -> models.SumTree:
     rho, zero = draw_rho(rng), pick(rng, models.ZERO_RULES)
     rho_product = draw_rho(rng) if chance(rng, 0.4) else None
     if plain:
-        rho, zero, flushes[2] = pick(rng, (models.RNE_FP32, models.RNE_FP64)), "ieee", "no"
+        rho, zero = pick(rng, (models.RNE_FP32, models.RNE_FP64)), "ieee"
         rho_product = rho if rho_product else None
     tree = models.SumTree(parts[0]).tree
     if not plain and chance(rng, 0.5):
@@ -218,6 +219,7 @@ def draw_tree(rng: Rng, K: int) -> models.SumTree:
     return models.SumTree(
         tree, rho, rho_product, out, *flushes, zero, draw_rho(rng) if "[" in tree else None,
         pick(rng, (None, *models.FLUSHES)) if out else None, nan=pick(rng, ("ones", "quiet")),
+        tiny=pick(rng, models.TINY_RULES),
     )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ verify a model that gives the same bits, or to say honestly that several are lef
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import functools
 import json
 import time
@@ -31,6 +32,7 @@ from bitmma.models import (
     GTRFDPA,
     STFDPA,
     TFDPA,
+    TINY_RULES,
     TRFDPA,
     Conversion,
     FTZMulAdd,
@@ -67,6 +69,7 @@ def draw(seed: int) -> tuple[Model, BlackBox]:
         order=one("chain", "chain", "pairwise"), zero=one("plus", "signed"),
         nan=one("ones", "quiet"),
     )  # fmt: skip
+    model = _tiny(model, seed)
     k = min(32, L * int(one(1, 2, 4)))
 
     def fn(A: object, B: object, C: object) -> object:
@@ -154,10 +157,10 @@ def draw_flushed(seed: int) -> tuple[Model, BlackBox]:
     elif kind == "fused":
         F = one(None, *range(8, 41))
         rest = {"F": F, "F_c": F, "e_zero": None, "zero": "ieee", "nan": "quiet"}
-        model = FDPA(P, rho=rho, **rest, **flushes)
+        model = _tiny(FDPA(P, rho=rho, **rest, **flushes), seed)
     else:
         tree = functools.reduce(lambda t, i: (t, i), range(k), "c")
-        model = SumTree(tree, rho, one(None, rho), **flushes)
+        model = _tiny(SumTree(tree, rho, one(None, rho), **flushes), seed)
     return model, box_of(model, a, "f32", k, f"flushed unit {seed}")
 
 
@@ -186,6 +189,12 @@ def draw_published(seed: int) -> tuple[Model, BlackBox]:
     }  # fmt: skip
     model = families[family]
     return model, box_of(model, a, "f32", min(32, L * one(1, 2)), f"{family}-FDPA {seed}")
+
+
+def _tiny(model: Any, seed: int) -> Any:
+    """With some rule for which results are flushed, if any are."""
+    rule = chooser(seed, 14)(*TINY_RULES)
+    return model if model.flush_out == "no" else dataclasses.replace(model, tiny=rule)
 
 
 def _conversion(one: Callable[..., Any], d: str) -> Conversion:

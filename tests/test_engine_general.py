@@ -28,6 +28,7 @@ from bitmma.models import (
     RZ_E8M13,
     STFDPA,
     TFDPA,
+    TINY_RULES,
     TRFDPA,
     Conversion,
     Lowered,
@@ -84,7 +85,7 @@ def compare(
 
 @pytest.mark.parametrize(("part", "units"), [(i, 60) for i in range(4)])
 def test_random_models(part: int, units: int, assert_same_bits: Check) -> None:
-    rng = np.random.default_rng([part, 2])
+    rng = np.random.default_rng([part, 4])
     seen: dict[str, set[Any]] = defaultdict(set)
     traces = []
     for number in range(units):
@@ -105,6 +106,7 @@ def test_random_models(part: int, units: int, assert_same_bits: Check) -> None:
         "c": {"early", "late"}, "order": {"chain", "pairwise"}, "nan": {"ones", "quiet"},
         "zero": {"plus", "signed", "ieee"}, "renormalise": {False, True}, "groups": {1, 2, 3},
         **{x: {"no", "zero", "sign"} for x in ("flush_in", "flush_c", "flush_out")},
+        "tiny": {"stored", "after", "before"},
     }.items():  # fmt: skip
         assert seen[field] == words, field
     for field in ("F", "F_c", "F_groups", "F2", "F_sum", "e_zero", "e_sum", "drop_c",
@@ -246,6 +248,52 @@ def test_sums_of_the_machine_that_flush(flush_out: str, zero: str, assert_same_b
                 for i in range(len(x.c))
             ]  # fmt: skip
             assert_same_bits(model, got, np.array(want, got.dtype))
+
+
+@pytest.mark.parametrize("tiny", TINY_RULES)
+@pytest.mark.parametrize("mode", formats.ROUNDINGS)
+@pytest.mark.parametrize("a", ["f32", "f64"])
+def test_sums_of_about_the_smallest_normal_number(
+    a: str, mode: str, tiny: str, assert_same_bits: Check
+) -> None:
+    """Products of it and a hair, sums of a product and c that leave it and a hair."""
+    fmt, rng, n = formats.get(a), np.random.default_rng(3), 120
+    dtype, smallest = np.dtype(f"f{fmt.width // 8}"), 2.0**fmt.min_exponent
+    wide = np.longdouble
+    x = np.zeros((3, n, 2), dtype)  # a, b, and c in place of the second product
+    x[0, :, 0] = rng.uniform(1, 2, n) * 2.0 ** (fmt.min_exponent // 2)
+    far = np.where(rng.random(n) < 0.5, 0, wide(smallest) * rng.integers(-9, 9, n) * 2.0**20)
+    x[1, :, 0] = (wide(smallest) - far) / x[0, :, 0]
+    x[1, :, 0] = np.where(rng.random(n) < 0.3, np.nextafter(x[1, :, 0], dtype.type(0)), x[1, :, 0])
+    x[2, :, 0] = wide(smallest) - x[0, :, 0].astype(wide) * x[1, :, 0]
+    x[2, far == 0, 0] = np.ldexp(smallest, -fmt.mantissa_bits) * rng.integers(-2, 3, sum(far == 0))
+    x[::2, ::3] = -x[::2, ::3]
+    codes = x.view(fmt.code_dtype)
+    rho, words = Conversion(mode, a), {"a_format": a, "b_format": a, "c_format": a}
+    for tree, product, flush in (
+        ("((0 c) 1)", None, "zero"), ("((0) (1 c))", None, "sign"), ("((0 c) 1)", rho, "sign"),
+        (None, None, "sign"),
+    ):  # fmt: skip
+        model: Any = FDPA(2, None, F_c=None, rho=rho, flush_out=flush, tiny=tiny, zero="ieee")
+        if tree is not None:
+            model = SumTree(tree, rho, product, flush_out=flush, tiny=tiny)
+        want = [
+            reference.chain(
+                model, codes[0, i].tolist(), codes[1, i].tolist(), int(codes[2, i, 0]), k=2, **words
+            )
+            for i in range(n)
+        ]  # fmt: skip
+        got = engine.dpa(model, codes[0], codes[1], codes[2, :, 0], **words)
+        assert_same_bits(model, got, np.array(want, got.dtype))
+        other = {}
+        for rule in TINY_RULES:
+            with_rule = dataclasses.replace(model, tiny=rule)
+            other[rule] = engine.dpa(with_rule, codes[0], codes[1], codes[2, :, 0], **words)
+        if mode == "RZ":
+            assert (other["stored"] == other["before"]).all()
+        else:
+            assert (other["stored"] != other["after"]).any()
+            assert (other["after"] != other["before"]).any()
 
 
 @pytest.mark.parametrize(

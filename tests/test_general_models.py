@@ -235,6 +235,49 @@ def test_a_result_that_rounds_up_to_normal_is_not_flushed() -> None:
         assert run(model, (1 - 2.0**-23, 0, 0, 0), 2.0**-126) == 0
 
 
+#: The smallest normal number of f32, less so many of its last places, and which rules flush it.
+TINY = {
+    ("RNE", 1): "stored after before", ("RNE", 0.5): "after before", ("RNE", 0.25): "before",
+    ("RNE", 0): "", ("RNE", 0.26): "after before", ("RNE", 0.24): "before",
+    ("RNA", 0.5): "after before", ("RNA", 0.25): "before", ("RNA", 0.51): "stored after before",
+    ("RZ", 0.01): "stored after before", ("RA", 0.5): "after before", ("RA", 0.49): "before",
+    ("RU", 0.49): "before", ("RD", 0.01): "stored after before", ("RNE", -0.4): "",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("mode", "less"), TINY)
+def test_which_results_are_tiny(mode: str, less: float) -> None:
+    """IEEE 754-2019, section 7.5, in every place where a result is rounded."""
+    down, rho = 2.0**-149 * less, Conversion(mode, "f32")
+    where: dict[str, Model] = {
+        "rho": FDPA(2, None, F_c=None, e_zero=None, rho=rho, flush_out="zero"),
+        "rho_products": dataclasses.replace(
+            EXACT, L=2, c="late", rho_products=rho, flush_out="zero"),
+        "a node": SumTree("((0 1) c)", rho, flush_out="zero"),
+        "rho2": SumTree("([0 1] c)", RNE_FP32, rho2=rho, flush_out="zero"),
+        "out": SumTree("(0 1)", RNE_FP64, out=rho, flush_last="zero"),
+        "out, too": SumTree("(0 1)", RNE_FP64, out=rho, flush_out="zero"),
+    }  # fmt: skip
+    flushed = {
+        name: [
+            rule for rule in ("stored", "after", "before")
+            if run(dataclasses.replace(model, tiny=rule), (2.0**-126, -down), 1.0) == 0
+        ]
+        for name, model in where.items()
+    }  # fmt: skip
+    assert flushed == dict.fromkeys(where, TINY[mode, less].split())
+    if less == 0.5 and mode == "RNE":  # of a product alone, and of its sign
+        product = SumTree("(0)", RNE_FP32, RNE_FP32, flush_out="sign", tiny="after")
+        got = run(product, (-(1 - 2.0**-24),), 2.0**-126)
+        assert (got, sign(got)) == (0, -1)
+        assert run(dataclasses.replace(product, tiny="stored"), (-(1 - 2.0**-24),), 2.0**-126) != 0
+
+
+def test_tiny_is_one_of_three() -> None:
+    with pytest.raises(ValueError, match="FDPA: tiny is one of stored, after, before, not 'late'"):
+        FDPA(tiny="late")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("rule", "all_minus", "mixed", "cancelled", "underflow"),
     [("plus", 1, 1, 1, 1), ("signed", 1, 1, 1, -1), ("ieee", -1, 1, 1, -1)],

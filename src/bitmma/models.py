@@ -373,7 +373,10 @@ _ROUNDINGS = tuple(formats.ROUNDINGS)
 FLUSHES = ("no", "zero", "sign")
 ZERO_RULES = ("plus", "signed", "ieee")
 TREE_ZERO_RULES = (*ZERO_RULES, "start")
+#: When a result is tiny, from the fewest such results to the most.
+TINY_RULES = ("stored", "after", "before")
 _Flush = Literal["no", "zero", "sign"]
+_Tiny = Literal["stored", "after", "before"]
 _Zero = Literal["plus", "signed", "ieee"]
 _Nan = Literal["ones", "quiet"]
 
@@ -401,6 +404,7 @@ class _General(Model):
             _check_choice(self, field, FLUSHES)
         _check_choice(self, "zero", TREE_ZERO_RULES if isinstance(self, SumTree) else ZERO_RULES)
         _check_choice(self, "nan", ("ones", "quiet"))
+        _check_choice(self, "tiny", TINY_RULES)
 
 
 @dataclass(frozen=True, repr=False)
@@ -452,6 +456,12 @@ class FDPA(_General):
             negative one that rounds to zero -0; "ieee": the same, but -0 also for a sum of nothing
             but -0, and, where rho rounds down, for all zero sums but those of nothing but +0.
         nan: as `Model.nan`.
+        tiny: which results ``flush_out`` takes for subnormal. "stored": those that are, once they
+            are rounded to the multiples of the smallest subnormal number. "after" and "before" are
+            the two ways of IEEE 754-2019, section 7.5, to detect an underflow: what is below the
+            smallest normal number when rounded as if exponents had no end (x86), or not rounded at
+            all (Arm). So of the f32 sums 2^-126 - 2^-150 and 2^-126 - 2^-151, rounded to nearest,
+            both are 2^-126, "after" flushes the first, "before" both.
     """
 
     family: ClassVar[str] = "FDPA"
@@ -481,6 +491,7 @@ class FDPA(_General):
     order: Literal["chain", "pairwise"] = "chain"
     zero: _Zero = "plus"
     nan: _Nan = dataclasses.field(default="ones", kw_only=True)  # type: ignore[misc]
+    tiny: _Tiny = dataclasses.field(default="stored", kw_only=True)
 
     def __post_init__(self) -> None:
         check_int(self, "L", *L_RANGE)
@@ -535,9 +546,10 @@ class SumTree(_General):
         rho: the rounding of every node, but of those in brackets.
         rho_product: the rounding of every product, or None.
         out: a second rounding, of the root, to the output; None: there is none.
-        flush_in, flush_c, flush_out, zero, nan: as for `FDPA`; ``flush_out`` is for the results of
-            all roundings, and ``zero`` may also be "start": IEEE's, but where a node has one child,
-            as an accumulator's first product, it is added to +0, so that -0 becomes +0 there.
+        flush_in, flush_c, flush_out, zero, nan, tiny: as for `FDPA`; ``flush_out`` is for the
+            results of all roundings, and ``zero`` may also be "start": IEEE's, but where a node has
+            one child, as an accumulator's first product, it is added to +0, so that -0 becomes +0
+            there.
         rho2: the rounding of the nodes in brackets; None where there are none.
         flush_last: ``flush_out`` for the results of ``out``; None: the same.
     """
@@ -554,6 +566,7 @@ class SumTree(_General):
     rho2: Conversion | None = None
     flush_last: _Flush | None = None
     nan: _Nan = dataclasses.field(default="quiet", kw_only=True)  # type: ignore[misc]
+    tiny: _Tiny = dataclasses.field(default="stored", kw_only=True)
 
     def __post_init__(self) -> None:
         # As text: hashed, compared and pickled without recursion, however deep.
@@ -789,6 +802,7 @@ def _plain(model: FDPA) -> FDPA:
         "cut2": model.F2 is None,
         "cut_sum": model.F_sum is None,
         "e_sum": model.F_sum is None,
+        "tiny": model.flush_out == "no",
     }
     changes = {
         name: default

@@ -1042,7 +1042,24 @@ def _rounded(
     fmt = formats.get(rho.format)
     if model.zero == "plus" and code == fmt.sign_bit:
         code = 0
+    if model.flush_out != "no" and total[0] and _is_tiny(*total, rho, model.tiny):
+        code &= fmt.sign_bit  # though it may have been rounded to the smallest normal number
     return _flushed(_Operand(fmt, code), model.flush_out).code
+
+
+def _is_tiny(n: int, q: int, rho: Conversion, rule: str) -> bool:
+    """Whether a number that is not zero counts as tiny, whatever it has been rounded to.
+
+    IEEE 754-2019, section 7.5: "before": because it is; "after": because it is when rounded to as
+    many bits as normal numbers have.
+    """
+    if rule == "stored":
+        return False
+    fmt = formats.get(rho.format)
+    if rule == "after":
+        unit = _exponent(n, q) - (rho.mantissa_bits or fmt.mantissa_bits)
+        n, q = round_shift(n, unit - q, rho.mode), unit
+    return _exponent(n, q) < fmt.min_exponent
 
 
 def _zero_sign(term: _Summand) -> int | None:

@@ -149,9 +149,21 @@ class General {
     else if (o_.zero >= ZeroRule::ieee && (zeros.minus || (rho.mode == Mode::rd && !zeros.plus)))
       code = minus_zero;
     if (o_.zero == ZeroRule::plus && code == minus_zero) code = 0;
+    if (flush_out == Flush::no) return code;
     const bool subnormal = !((code & ~minus_zero) >> f.mantissa_bits);
-    if (subnormal && flush_out != Flush::no) code = flush_out == Flush::sign ? code & minus_zero : 0;
+    if (subnormal || tiny(x, rho)) code = flush_out == Flush::sign ? code & minus_zero : 0;
     return code;
+  }
+  // What is below the normal numbers though it may have been rounded to the smallest of them.
+  bool tiny(const Wide& x, const Rho& rho) const {
+    if (o_.tiny == Tiny::stored || !x.n) return false;
+    u128 m = magnitude_of(x.n);
+    const int e = bit_length(m) - 1 + x.unit, lowest = rho.format.min_exponent();
+    if (e >= lowest) return false;
+    const int shift = e - rho.kept - x.unit;  // of a rounding with exponents without end
+    if (o_.tiny == Tiny::before || e < lowest - 1 || shift <= 0) return true;
+    Rest rest = shift_out(m, shift);
+    return !((m + rounds_up(rho.mode, m & 1, rest, x.n < 0)) >> (rho.kept + 1));
   }
 
   // ---- FDPA --------------------------------------------------------------------------------------

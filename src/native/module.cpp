@@ -133,7 +133,7 @@ Open read_open(Reader& r, int products) {
   o.has_product_overflow = r.next(0, 1, "has_product_overflow");
   o.product_overflow = r.next(-10000, 10000, "product_overflow");
   for (Flush* flush : {&o.flush_in, &o.flush_c, &o.flush_out, &o.flush_last}) *flush = Flush(r.next(0, 2, "flush"));
-  o.zero = ZeroRule(r.next(0, 3, "zero"));
+  o.zero = ZeroRule(r.next(0, 3, "zero")), o.tiny = Tiny(r.next(0, 2, "tiny"));
   o.rho = read_rho(r), o.products = read_rho(r), o.out = read_rho(r), o.rho2 = read_rho(r);
   // Each node's children come before it: products, c, other nodes.
   const int nodes = r.next(0, 1 << 15, "nodes");

@@ -1,6 +1,13 @@
 // SumTrees in the machine's own arithmetic: additions and fused multiply-adds of float or double, to
 // nearest, which is what BLAS kernels, NumPy and PyTorch do, also where subnormal sums are flushed.
 // One output at a time.
+//
+// The rules for what is tiny differ where something inexact is rounded to the smallest normal number:
+// not in a sum of two numbers of T, which is exact below it. A fused multiply-add that comes to that
+// number is made again 2^64 times as large, where nothing is subnormal: if that comes to less, so it
+// would have with exponents without end, and is tiny "after" rounding. Nothing overflows: a product
+// has 2 * digits bits, so that a sum of it and c that is neither 0 nor more than the smallest normal
+// number has none of them above 2^(2 * digits) of those, and the smaller factor is below their root.
 #pragma once
 #include <cmath>
 #include <limits>
@@ -23,7 +30,7 @@ template <class T> class PlainTree {
     T* v = values_.data();
     const int K = s_.group;
     if (products_fit_)
-      for (int i = 0; i < K; ++i) v[i] = number(a[i]) * number(b[i]);
+      for (int i = 0; i < K; ++i) v[i] = product(number(a[i]), number(b[i]));
     if (s_.open.products.present && settles_)
       for (int i = 0; i < K; ++i) v[i] = settled(v[i]);
     v[K] = uses_c_ ? number(c) : 0;
@@ -63,7 +70,10 @@ template <class T> class PlainTree {
     products_fit_ = o.products.present || exact_products;
     // Which zeros are underflows, whose sign this rule keeps, is seen where nothing underflows.
     if (o.zero == ZeroRule::signed_ && !exact_products) return false;
-    settles_ = o.flush_out != Flush::no || o.zero < ZeroRule::ieee;
+    const bool flushes = o.flush_out != Flush::no;
+    settles_ = flushes || o.zero < ZeroRule::ieee;
+    after_ = flushes && o.tiny == Tiny::after;
+    if (flushes && o.tiny == Tiny::before && !exact_products) return false;
     const int K = s_.group;
     auto open = [&](int i) { return i < K && !products_fit_; };
     for (size_t at = 0; at < o.tree.size(); at += size_t(o.tree[at]) + 1) {
@@ -105,13 +115,21 @@ template <class T> class PlainTree {
     if (sizeof(T) == 8 && x.q < -1022) return T(y * power(x.q + 500) * 0x1p-500);
     return T(y * power(x.q));
   }
-  static float multiply_add(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
-  static double multiply_add(double a, double b, double c) { return __builtin_fma(a, b, c); }
+  T product(T a, T b) const { return after_ ? multiply_add(a, b, -T(0)) : a * b; }
+  // What is tiny "after" rounding comes out subnormal.
+  T multiply_add(T a, T b, T c) const {
+    const T x = fma(a, b, c), scale = T(0x1p64);
+    if (!after_ || std::fabs(x) != Limits::min()) return x;
+    if (std::fabs(a) > std::fabs(b)) std::swap(a, b);
+    return std::fabs(fma(a * scale, b, c * scale)) < Limits::min() * scale ? x / 2 : x;
+  }
+  static float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+  static double fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
 
   const Spec& s_;
   std::vector<Step> steps_;
   std::vector<T> values_;
-  bool products_fit_ = false, uses_c_ = false, settles_ = false;
+  bool products_fit_ = false, uses_c_ = false, settles_ = false, after_ = false;
   // Added to an only child: -0 leaves it as it is, +0 makes +0 of its -0.
   const T start_ = s_.open.zero == ZeroRule::start ? T(0) : -T(0);
 };

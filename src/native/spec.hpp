@@ -40,6 +40,7 @@ enum class Mode : int { rne, rna, rz, rd, ru, ra };
 enum class Overflow : int { inf, saturate, ieee };
 enum class Flush : int { no, zero, sign };
 enum class ZeroRule : int { plus, signed_, ieee, start };
+enum class Tiny : int { stored, after, before };
 
 struct Rho {
   bool present;
@@ -57,6 +58,7 @@ struct Open {
   int has_e_zero, has_e_sum, e_sum, drop_c, has_product_overflow, product_overflow;
   Flush flush_in, flush_c, flush_out, flush_last;  // flush_last: of out's results
   ZeroRule zero;
+  Tiny tiny;  // what the last two flush
   Rho rho, products, out;  // out: SumTree's last; products: rho_products or rho_product
   Rho rho2;                // SumTree: of the nodes in `second`
   std::vector<int> tree;   // the nodes in order: how many children, then their indices

@@ -25,6 +25,7 @@ from bitmma.models import (
     RNE_FP32,
     RZ_FP32,
     STFDPA,
+    TINY_RULES,
     ZERO_RULES,
     Conversion,
     FTZMulAdd,
@@ -75,7 +76,7 @@ def random_model(rng: np.random.Generator, c: str, L: int) -> FDPA:
         Conversion(one(*modes), c, one(None, None, int(rng.integers(2, kept + 1))),
                    one("inf", *OVERFLOWS)),
         one(*FLUSHES), one(*FLUSHES), one(*FLUSHES), one("chain", "chain", "pairwise"),
-        one(*ZERO_RULES), nan="quiet",
+        one(*ZERO_RULES), nan="quiet", tiny=one(*TINY_RULES),
     )  # fmt: skip
 
 
@@ -94,7 +95,7 @@ def random_stages(rng: np.random.Generator, c: str, L: int) -> FDPA:
         cut_sum=one(down, *modes), e_sum=one(None, {"f32": -126, "f16": -14}[c]),
         groups=one(1, 1, 2), F_groups=F, cut_groups=one("RZ", *modes),
         rho=Conversion(one(down, *modes), c, None, one("inf", *OVERFLOWS)),
-        flush_out=one("no", *FLUSHES), zero=one(*ZERO_RULES), nan="quiet",
+        flush_out=one("no", *FLUSHES), zero=one(*ZERO_RULES), nan="quiet", tiny=one(*TINY_RULES),
     )  # fmt: skip
 
 

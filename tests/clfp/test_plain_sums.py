@@ -15,6 +15,7 @@ from bitmma.clfp.box import Box, Dots
 from bitmma.clfp.equivalence import canonical, reasons
 from bitmma.clfp.evidence import predict
 from bitmma.clfp.inputs import aimed, same, sparse
+from bitmma.clfp.separating import separating
 from bitmma.models import RNE_FP16, RNE_FP32, RNE_FP64, Conversion, SumTree
 
 RNE_BF16 = Conversion("RNE", "bf16")
@@ -27,6 +28,7 @@ def box_of(k: int, a: str, c: str = "f32", d: str = "f32", b: str | None = None)
 
 def differing(box: Box, x: SumTree, y: SumTree, count: int, seed: int) -> int:
     dots = [draw(box, m, count, seed) for draw in (sparse, aimed) for m in (x, y)]
+    dots.append(separating(box, (x, y), 4 * count, seed))
     joined = Dots.join(dots)
     got = [predict(box, m, joined) for m in (x, y)]
     return int((~same(box.formats[3], *got)).sum())
@@ -76,7 +78,7 @@ def random_sum(rng: np.random.Generator, k: int) -> SumTree:
     return SumTree(
         tree, rho, one(rng, None, None, rho, random_rho(rng)), out, *flushes,
         one(rng, *models.TREE_ZERO_RULES), one(rng, rho, random_rho(rng)) if "[" in tree else None,
-        one(rng, None, *models.FLUSHES) if out else None,
+        one(rng, None, *models.FLUSHES) if out else None, tiny=one(rng, *models.TINY_RULES),
     )  # fmt: skip
 
 
@@ -102,6 +104,8 @@ def test_random_sums_that_count_as_equal_are(part: int) -> None:
 F32 = SumTree("((0 1) c)")
 PLUS = SumTree("((0 1) c)", zero="plus")
 RA, RD = Conversion("RA", "f32"), Conversion("RD", "f16")
+#: Products of bf16 have a bit more than it keeps of numbers below its normal ones.
+SUB = Conversion("RNE", "f32", 15)
 COARSE = Conversion("RNE", "f32", 12)
 SATURATE = {x: Conversion("RNE", x, overflow="saturate") for x in ("f32", "f16", "bf16")}
 
@@ -163,6 +167,15 @@ ALIKE: dict[str, tuple[str, str, SumTree, SumTree]] = {
         SumTree("((0 c) 1)", RA, flush_out="zero", zero="plus")),
     "no negative sum rounded to zero": (
         "f16", "f16", SumTree("(0 c)", RD, zero="signed"), SumTree("(0 c)", RD, zero="plus")),
+    "products that are not rounded from below": (
+        "f16", "f32", SumTree("((0) c)", flush_out="sign", tiny="before"),
+        SumTree("((0) c)", flush_out="sign")),
+    "half a last place is all there is": (
+        "bf16", "bf16", SumTree("((0) 1)", SUB, SUB, flush_out="sign", tiny="before"),
+        SumTree("((0) 1)", SUB, SUB, flush_out="sign", tiny="after")),
+    "nothing rounded up to normal": (
+        "f32", "f32", SumTree("(0 c)", Conversion("RZ", "f32"), flush_out="sign", tiny="before"),
+        SumTree("(0 c)", Conversion("RZ", "f32"), flush_out="sign")),
     "brackets alike": ("f32", "f32", SumTree("[(0 1) c]", rho2=RNE_FP32), SumTree("((0 1) c)")),
 }  # fmt: skip
 
@@ -222,6 +235,15 @@ UNLIKE: dict[str, tuple[str, str, SumTree, SumTree]] = {
     "two roundings": (
         "f16", "f32", SumTree("([(0 1)] c)", COARSE, rho2=RNE_FP16),
         SumTree("([0 1] c)", COARSE, rho2=RNE_FP16)),
+    "products rounded up to normal": (
+        "f32", "f32", SumTree("((0) c)", flush_out="sign", tiny="after"),
+        SumTree("((0) c)", flush_out="sign")),
+    "a quarter of a last place": (
+        "f32", "f32", SumTree("((0) c)", flush_out="sign", tiny="after"),
+        SumTree("((0) c)", flush_out="sign", tiny="before")),
+    "only the result": (
+        "bf16", "f32", SumTree("(0 c)", RNE_FP64, out=RNE_FP32, flush_last="zero", tiny="after"),
+        SumTree("(0 c)", RNE_FP64, out=RNE_FP32, flush_last="zero")),
     "brackets from +0": (
         "f16", "f32", SumTree("[(0 1)]", zero="start", rho2=RNE_FP16),
         SumTree("(0 1)", zero="start", out=RNE_FP16)),

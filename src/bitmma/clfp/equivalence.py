@@ -101,7 +101,7 @@ def _as_sum(model: FDPA, box: Box) -> SumTree | None:
             pairs = [tuple(parts[i : i + 2]) for i in range(0, len(parts), 2)]
             parts = [x if len(x) > 1 else x[0] for x in pairs]
         tree = (parts[0], "c")
-    flushes = {x: getattr(model, x) for x in ("flush_in", "flush_c", "flush_out")}
+    flushes = {x: getattr(model, x) for x in ("flush_in", "flush_c", "flush_out", "tiny")}
     return SumTree(tree, model.rho, zero=model.zero, nan=model.nan, **flushes)
 
 

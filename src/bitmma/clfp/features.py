@@ -530,6 +530,26 @@ def _subnormals_out(bench: Bench) -> Reading:
     return "kept", "results go down to the smallest subnormal"
 
 
+@_probe("tiny results", "the smallest normal number less a half and a quarter of its unit")
+def _tiny_results(bench: Bench) -> Reading:
+    """Where results are flushed; which of these are says whether that is asked after rounding."""
+    if not bench.facts.get("flush_out"):
+        return not_fed("no result is flushed")
+    fd, (big, _, small) = bench.box.formats[3], bench.lanes
+    kept, top = bench.facts.get("mantissa_bits") or fd.mantissa_bits, TWO**fd.min_exponent
+    rows = [{big: top, small: -top * TWO ** -(kept + i)} for i in (1, 2)]
+    half, quarter = bench.sums(rows)
+    if half is None or quarter is None:
+        return not_fed(NO_NUMBERS)
+    tiny = "stored" if half != 0 else "after" if quarter != 0 else "before"
+    bench.facts["tiny"] = tiny
+    return tiny, {
+        "stored": "what rounds to the smallest normal number is kept",
+        "after": "what would not, with exponents without end, is flushed",
+        "before": "all below the smallest normal number is flushed, or was cut to it",
+    }[tiny]
+
+
 @_probe(
     "exponent of a zero c", "c = 0; a last bit of the output and ever smaller products beside it"
 )

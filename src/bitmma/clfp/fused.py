@@ -103,6 +103,8 @@ def _unused(model: FDPA) -> FDPA:
         changes["e_sum"] = None
     if model.order == "pairwise":  # c joins at the end, by rho alone
         changes |= {"F_c": None, "cut_c": "RZ", "drop_c": None}
+    if model.flush_out == "no":
+        changes["tiny"] = "stored"
     changes = {name: x for name, x in changes.items() if getattr(model, name) != x}
     return dataclasses.replace(model, **changes) if changes else model
 
@@ -148,6 +150,8 @@ def _hair_of_a_product(model: FDPA, x: Reach) -> Iterator[Found]:
     alone = x.n == 1 and model.groups == 1 and x.chained and model.c == "early"
     if F is None or not alone or model.e_zero is not None or model.F_sum is not None:
         return
+    if model.tiny == "before":  # a hair below the smallest normal number counts
+        return
     of_c = x.c_bits if model.F_c is None else min(x.c_bits, model.F_c)
     normal = x.low > x.c_low - F + x.bits - 1  # a c that P is cut beside
     if not normal and x.c_low > x.e_min:
@@ -177,7 +181,7 @@ def _hair_of_c(model: FDPA, x: Reach) -> Iterator[Found]:
     F_c, mode = model.F_c, model.rho.mode
     if F_c is None or x.n > 1 or model.groups > 1 or not x.chained or model.rho_products:
         return
-    if model.F_sum is not None or model.drop_c is not None:
+    if model.F_sum is not None or model.drop_c is not None or model.tiny == "before":
         return
     bits = min(F for F in (x.bits, model.F, model.F2) if F is not None)
     small = 0 if model.renormalise or model.flush_in != "no" else x.bits
@@ -274,6 +278,8 @@ def _joint_cut_again(model: FDPA, x: Reach) -> Iterator[Found]:
     F2, chained = model.F2, x.chained and model.rho_products is None
     if F2 is None or not chained or model.e_zero is not None or model.c != "late":
         return
+    if model.tiny == "before" and model.F_sum is None:
+        return
     D, whole = _beside_c(model, x)
     following, bits = (model.cut_sum, model.F_sum) if model.F_sum else (model.rho.mode, x.kept)
     bottom = x.step
@@ -305,7 +311,7 @@ def _hair_of_a_sum(model: FDPA, x: Reach) -> Iterator[Found]:
     F, cut, count = (model.F2, model.cut2, 1) if late else (model.F, model.cut, x.n)
     if F is None or not x.chained or model.rho_products or model.e_zero is not None:
         return
-    if not late and model.groups > 1:
+    if (not late and model.groups > 1) or model.tiny == "before":
         return
     D, whole = _beside_c(model, x) if late else (x.last + F + 1 - x.high, x.size)
     if D < 1:
@@ -568,7 +574,7 @@ def _whole_sums(model: FDPA, x: Reach) -> Iterator[Found]:
     alike = model.cut_sum == mode and mode in ("RZ", "RD", "RU", "RA") and F_sum >= x.kept
     halves = model.cut_sum == "RZ" and mode == "RNA" and F_sum > x.kept
     seen = model.e_sum is not None and model.zero != "plus"  # a sum cut to exactly 0 loses its sign
-    if (alike or halves) and not seen:
+    if (alike or halves) and not seen and model.tiny == "stored":  # else see two_roundings
         n = x.kept + halves
         yield {"F_sum": None}, f"F_sum: {n} and more are alike, the output keeps {x.kept}"
 
@@ -718,6 +724,29 @@ def _signs_of_sums(model: FDPA, x: Reach) -> Iterator[Found]:
     plus_c = model.flush_c == "zero" and model.rho.mode != "RD"
     if model.zero == "ieee" and plus_c:
         yield {"zero": "signed"}, "zero: c is never -0"
+
+
+@_rule
+def _tiny_results(model: FDPA, x: Reach) -> Iterator[Found]:
+    """The rules for what is tiny differ just below 2^e_min, where such a sum is rounded to that.
+
+    RZ does not. Sums of that exponent, e_min - 1, are on the grid of their last bit, and of F_sum's
+    cut; sums of outputs, and of these and c, on that of outputs and of c. If that is the grid of
+    the outputs there, no sum is rounded; if it has one bit more, none is by exponents without end,
+    and "after" is "before".
+    """
+    if model.tiny == "stored" or model.rho_products is not None:
+        return
+    e, F_sum = x.e_min - 1, model.F_sum
+    grid = max(x.grid, e - x.sum_bits(model))
+    if F_sum is not None:
+        grid = max(grid, (e if model.e_sum is None else max(e, model.e_sum)) - F_sum)
+    if not x.chained:
+        grid = min(grid, x.c_last)
+    if model.rho.mode == "RZ" or grid >= x.step:
+        yield {"tiny": "stored"}, "tiny: no sum is rounded to the smallest normal number from below"
+    elif grid >= x.step - 1:
+        yield {"tiny": "after"}, 'tiny: "after" and "before" are alike, sums have too few bits'
 
 
 @_rule

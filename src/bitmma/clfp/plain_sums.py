@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from bitmma import formats
 from bitmma.clfp.box import Box
 from bitmma.formats import Format
-from bitmma.models import FLUSHES, TREE_ZERO_RULES, Conversion, SumTree
+from bitmma.models import FLUSHES, TINY_RULES, TREE_ZERO_RULES, Conversion, SumTree
 
 __all__ = ["plain_sum", "reasons"]
 
@@ -428,6 +428,30 @@ def _unreached_limits(model: SumTree, s: _Sum) -> SumTree:
     return dataclasses.replace(model, **changes)
 
 
+def _tiny(model: SumTree, s: _Sum) -> SumTree:
+    """The plainest rule for tiny results that flushes the same ones.
+
+    They differ just below the smallest normal number, where such a sum is rounded to that. RZ does
+    not. A sum of exponent ``normal - 1`` is a multiple of 2^(normal - bits), and of 2^low: if that
+    is the grid of the outputs there, it is not rounded; if it has one bit more, it is not rounded
+    by exponents without end, and "after" is "before".
+    """
+    flushed: list[tuple[_Values, Conversion]] = []
+    if model.flush_out != "no":
+        flushed += zip(s.sums, s.roundings, strict=True)
+        flushed += [(s.products, model.rho_product)] if model.rho_product else []
+    if model.out is not None and s.flush_last != "no":
+        flushed.append((s.values[-1], model.out))
+    finer = [0]
+    for x, rho in flushed:
+        _, step, normal, _ = _limits(rho)
+        if rho.mode != "RZ" and x.least < normal:
+            finer.append(step - max(x.low, normal - x.bits))
+    plain = "stored" if max(finer) <= 0 else "after" if max(finer) == 1 else model.tiny
+    allowed = TINY_RULES[: TINY_RULES.index(model.tiny) + 1]
+    return dataclasses.replace(model, tiny=plain) if plain in allowed else model
+
+
 def _flushed_c(model: SumTree, s: _Sum) -> SumTree:
     """Results are flushed as c is, if nothing but c gives subnormal ones.
 
@@ -491,7 +515,7 @@ def _zeros(model: SumTree, s: _Sum) -> SumTree:
 _RULES = (
     _in_order, _exact_products, _second_rounding, _starts, _rounded_products, _exact_sums,
     _innocent_roundings, _one_rounding,
-    _unreached_limits, _flushed_c, _zeros,
+    _unreached_limits, _tiny, _flushed_c, _zeros,
 )  # fmt: skip
 
 
@@ -529,6 +553,7 @@ def _rebuilt(
 def reasons(model: SumTree, box: Box) -> list[str]:
     """What could be said otherwise of a plain form without any effect on these formats."""
     s = _Sum(model, *box.formats[:3])
+    flushes = {model.flush_out, s.flush_last} != {"no"}
     found = []
     if model.rho_product is None and s.held(s.products, model.rho):
         found.append(
@@ -540,6 +565,7 @@ def reasons(model: SumTree, box: Box) -> list[str]:
     for field, values, why in (
         ("zero", TREE_ZERO_RULES, "the result's zeros have the same signs, and no others are seen"),
         ("flush_out", FLUSHES, "no sum is subnormal"),
+        ("tiny", TINY_RULES if flushes else (), "too few bits of a sum lie below normal numbers"),
         ("flush_in", FLUSHES, "no sum shows the sign of a zero product"),
         ("flush_c", FLUSHES, "no sum shows the sign of a zero c"),
     ):

@@ -111,7 +111,8 @@ class Reach:
             signs = ()
         flushed = model.flush_out == "zero" or (model.flush_out == "sign" and model.zero != "plus")
         low = self.e_min - 1 if flushed and (e_sum is None or e_sum <= self.e_min) else self.grid
-        return Sums(self.sum_bits(model), self.grid, self.kept, self.e_min, e_sum, signs, low)
+        bits, tiny = self.sum_bits(model), model.tiny if model.flush_out != "no" else "stored"
+        return Sums(bits, self.grid, self.kept, self.e_min, e_sum, signs, low, tiny)
 
     def sum_bits(self, model: FDPA) -> int:
         """How many bits below its first a step's sum has at the most."""

@@ -44,12 +44,12 @@ _PLACES = ("e_zero", "e_sum", "product_overflow")
 #: run of ones, any; one where a is half the smallest normal number, or the smallest number.
 _ONE, _HALVES, _MOST, _ODD, _BIT, _RUN, _ANY, _SMALL, _LEAST = range(9)
 #: The most below two; one and the last place of an output, or the one after; (1 + u)^2 and 1 + 2 u,
-#: u being a's last place.
-_TWO, _UNIT, _SQUARE, _NEXT = range(9, 13)
-_SHAPES = range(13)
+#: u being a's last place; 2 - u.
+_TWO, _UNIT, _SQUARE, _NEXT, _FULL = range(9, 14)
+_SHAPES = range(14)
 #: What b is where a is one of them.
 _OF_B = np.array(_SHAPES)
-_OF_B[[_ODD, _RUN, _UNIT, _NEXT]], _OF_B[_TWO] = _ONE, _ODD
+_OF_B[[_ODD, _RUN, _UNIT, _NEXT, _FULL]], _OF_B[_TWO] = _ONE, _ODD
 
 #: How large products of some of them are.
 _SIZES = {_HALVES: 2.25, _MOST: 3.99, _RUN: 1.6, _TWO: 1.97}
@@ -119,6 +119,8 @@ class _Setting:
         self.halves = np.array(
             sorted({_bits(m.rho) + i for m in conversions for i in (1, 2)} or {1})
         )
+        formats_of = {x.format for m in units for x in _conversions(m)} | {fd.name}
+        self.normals = np.array(sorted({formats.get(x).min_exponent for x in formats_of}))
         zeros = {e for m in units if (e := getattr(m, "e_zero", None)) is not None}
         self.zeros = np.array(sorted(zeros or {fd.min_exponent}), np.int64)
         self.places = np.array(sorted({v + i for v in ends for i in (-2, -1, 0, 1)}), np.int64)
@@ -215,10 +217,12 @@ def _kept(model: Model) -> Iterable[int]:
         bits = getattr(model, name, None)
         if bits is not None:
             yield int(bits)
-    for name in _CONVERSIONS:
-        rho = getattr(model, name, None)
-        if isinstance(rho, Conversion):
-            yield _bits(rho)
+    yield from map(_bits, _conversions(model))
+
+
+def _conversions(model: Model) -> Iterable[Conversion]:
+    found = (getattr(model, name, None) for name in _CONVERSIONS)
+    return (rho for rho in found if isinstance(rho, Conversion))
 
 
 def _bits(rho: Conversion) -> int:
@@ -403,6 +407,21 @@ def _longest(s: _Setting, n: int) -> _Terms:
 def _at_ends(s: _Setting, n: int) -> _Terms:
     x = _few(s, n)
     _move(x, s.ends(x))
+    return x
+
+
+@_aim("just below normal", "the smallest normal number less half or a quarter of its unit; a hair")
+def _below_normal(s: _Setting, n: int) -> _Terms:
+    x = s.empty(n, 3)
+    x.e[:] = s.choose(s.normals, n, 1)
+    x.negative[:, 1] = ~x.negative[:, 0]
+    x.e[:, 1] -= s.choose(s.halves, n) + s.choose([0, 0, 0, 1, -1], n)
+    x.e[:, 2] = np.where(s.one_in(2, n), x.e[:, 1], x.e[:, 0]) - s.choose(s.gaps, n)
+    x.lane[:, 2] = np.where(s.one_in(2, n), -1, x.lane[:, 2])
+    alone = s.one_in(3, n)  # a product just below it, or a c
+    x.shape[alone, 0] = s.choose([_TWO, _FULL, _FULL, _MOST, _RUN, _ANY], n)[alone]
+    x.e[alone, 0] -= 1 + (x.shape[alone, 0] == _MOST) * s.one_in(2, n)[alone]
+    x.lane[:, 1] = np.where(alone & s.one_in(1.3, n), -1, x.lane[:, 1])
     return x
 
 
@@ -837,7 +856,7 @@ def _numbers(s: _Setting, fmt: Format, e: Ints, shape: Ints, negative: Mask) -> 
     whole = np.dtype(np.int64 if fmt.width == 64 else np.int32)
     plain = {
         _HALVES: 1 << M >> 1, _MOST: (1 << M) - 1, _ODD: min(1, M), _TWO: max(0, (1 << M) - 2),
-        _SQUARE: min(1, M), _NEXT: min(2, M),
+        _SQUARE: min(1, M), _NEXT: min(2, M), _FULL: (1 << M) - 1,
     }  # fmt: skip
     drawn: dict[int, Callable[[int], Any]] = {
         _BIT: lambda n: 1 << np.maximum(M - s.choose(s.gaps, n), 0) & (1 << M) - 1,

@@ -145,6 +145,7 @@ class Space:
             "flush_in": "zero" if {"a", "b"} & set(facts.get("flush_in", ())) else "no",
             "flush_c": "zero" if "c" in facts.get("flush_in", ()) else "no",
             "flush_out": "zero" if facts.get("flush_out") else "no",
+            "tiny": facts.get("tiny", "stored"),
         }  # fmt: skip
         for form, L in forms:
             if form == "grouped":
@@ -190,7 +191,10 @@ class Space:
             zero = "ieee" if self.facts.get("negative_zero") else "start"
             first: dict[str, Any] = {**d, "nan": self._nan(), "zero": zero}
             # A machine that flushes its sums may convert them without.
-            flushed = {**first, "flush_out": "sign", "flush_last": "no" if "out" in d else None}
+            flushed = {
+                **first, "flush_out": "sign", "flush_last": "no" if "out" in d else None,
+                "tiny": self.facts.get("tiny", "stored"),
+            }  # fmt: skip
             for found in (first, flushed):
                 yield from _valid(SumTree, nested(tree, self.k), **found)
                 yield from _valid(SumTree, nested(tree, self.k), rho_product=d["rho"], **found)
@@ -459,7 +463,8 @@ _FIRST = ("rho", "e_zero", "zero", "flush_out", "flush_c", "flush_in", "cut", "c
 _PAIRS = (
     ("F", "cut"), ("F_c", "cut_c"), ("F2", "cut2"), ("F_sum", "cut_sum"),
     ("F_groups", "cut_groups"), ("F_c", "F2"), ("F_c", "flush_c"), ("flush_c", "flush_out"),
-    ("flush_out", "flush_last"), ("tree", "zero"), ("tree", "flush_out"), ("tree", "flush_last"),
+    ("flush_out", "flush_last"), ("flush_out", "tiny"), ("tree", "zero"), ("tree", "flush_out"),
+    ("tree", "flush_last"),
     ("zero", "flush_out"), ("cut", "cut_c"), ("cut", "cut2"), ("cut", "rho"),
     ("F", "renormalise"), ("F_c", "renormalise"), ("F", "e_zero"), ("F2", "e_zero"),
     ("cut cut_c", "flush_c"), ("cut cut_c", "zero"), ("cut cut_c", "rho"),
@@ -611,4 +616,5 @@ _DOMAINS: dict[str, Callable[[Space, Model], list[Any]]] = {
     "rho2": _conversions("rho2"),
     "out": _conversions("out"),
     "flush_last": _choices(None, *models.FLUSHES),
+    "tiny": _choices(*models.TINY_RULES),
 }

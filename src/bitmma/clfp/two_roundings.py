@@ -12,6 +12,10 @@ the same are the same function; if one of them is not, they differ in the result
 
 Where the sum's own exponent says where it is cut and converted, that holds between two powers of
 two, which are on both grids: rounding does not lead beyond them.
+
+If results that are tiny are flushed, the function is that of the pair from some number on, and zero
+below. By the rules "after" and "before" (see `models.FDPA`) this is a step of its own: the least x
+that is cut, and then rounded below 2^e_min as above it, or not at all, to 2^e_min or more.
 """
 
 from __future__ import annotations
@@ -52,6 +56,7 @@ class Sums(NamedTuple):
         e_sum: the cut is counted from this exponent where the sum's own is lower, or None.
         signs: of which sums it is seen that they were cut to 0, and not converted to it.
         low: lower exponents of sums need not be looked at: their results are zeros.
+        tiny: which of them are flushed; "stored" also where none is.
     """
 
     bits: int
@@ -61,6 +66,7 @@ class Sums(NamedTuple):
     e_sum: int | None
     signs: tuple[int, ...]
     low: int
+    tiny: str = "stored"
 
 
 @functools.lru_cache(1 << 14)
@@ -95,14 +101,17 @@ def keeps_steps(first: int, cut: str, top: int, pair: Pair, sums: Sums) -> bool:
         return False
     for e in range(lowest, top):
         G, g = max(e, sums.e_min) - sums.kept, _cut_grid(pair, sums, e)
-        fine = min(G, first, G if g is None else g) - _FINER
+        fine = min(G - 1, first, G if g is None else g) - _FINER
         G, g, q = G - fine, 0 if g is None else max(0, g - fine), first - fine
         if q > max(g, G):
             return False
-        for y, sign in itertools.product((4 << max(g, G), 5 << max(g, G)), (1, -1)):
-            t = _least(y, g, pair.cut, G, pair.mode, sign)
-            if _reached(-(-t >> q) << q, q, cut, sign) != t:
-                return False
+        steps = [
+            (_least(y, g, pair.cut, G, pair.mode, sign), sign)
+            for y, sign in itertools.product((4 << max(g, G), 5 << max(g, G)), (1, -1))
+        ]
+        steps += zip(_not_tiny(pair, sums, e, fine), (1, -1), strict=False)
+        if any(_reached(-(-t >> q) << q, q, cut, sign) != t for t, sign in steps):
+            return False
     return True
 
 
@@ -118,20 +127,35 @@ def _candidates(pair: Pair, modes: tuple[str, ...]) -> Iterator[Pair]:
 def _steps(pair: Pair, sums: Sums, e: int, last: int) -> tuple[int, ...]:
     """max(g, G) and y - t(y) of both signs, odd and even, for sums of this exponent.
 
-    Numbers are in units of the fine grid.
+    And from where on they are not tiny, if that is below 2^e_min. Numbers are in units of the fine
+    grid.
     """
     G = max(e, sums.e_min) - sums.kept
     g = _cut_grid(pair, sums, e)
-    coarse = min(G, e - last)
+    coarse = min(G - 1, e - last)
     if sums.e_sum is not None:
         coarse = min(coarse, max(e, sums.e_sum) - last)
     fine = max(e - sums.bits, sums.grid, coarse - _FINER)
+    ends = _not_tiny(pair, sums, e, fine)
     G, g = G - fine, 0 if g is None else max(0, g - fine)
     step = max(g, G)
     if step <= 0:
         return (0,)  # nothing is rounded
     y = [i << step for i in (4, 5)]
-    return (step, *(i - _least(i, g, pair.cut, G, pair.mode, s) for i in y for s in (1, -1)))
+    starts = (i - _least(i, g, pair.cut, G, pair.mode, s) for i in y for s in (1, -1))
+    return (step, *starts, *ends)
+
+
+def _not_tiny(pair: Pair, sums: Sums, e: int, fine: int) -> list[int]:
+    """From where on sums just below 2^e_min are not tiny, of both signs, in units of 2^fine."""
+    if sums.tiny == "stored" or e != sums.e_min - 1:
+        return []
+    g, G = _cut_grid(pair, sums, e), e - sums.kept - fine
+    g = 0 if g is None else max(0, g - fine)
+    y = -(-(1 << e + 1 - fine) >> g) << g
+    if sums.tiny == "before":
+        return [_reached(y, g, pair.cut, sign) for sign in (1, -1)]
+    return [_least(y, g, pair.cut, G, pair.mode, sign) for sign in (1, -1)]
 
 
 def _to_zero(pair: Pair, sums: Sums) -> list[int]:

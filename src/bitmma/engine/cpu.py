@@ -30,6 +30,7 @@ from bitmma.models import (
     OVERFLOWS,
     STFDPA,
     TFDPA,
+    TINY_RULES,
     TREE_ZERO_RULES,
     Conversion,
     Lowered,
@@ -567,7 +568,8 @@ def _open_fields(model: FDPA | SumTree) -> list[int]:
     choices: tuple[tuple[str, Sequence[str]], ...] = (
         *((name, _MODES) for name in ("cut", "cut_c", "cut_groups", "cut2", "cut_sum")),
         *((name, FLUSHES) for name in ("flush_in", "flush_c", "flush_out", "flush_last")),
-        ("zero", TREE_ZERO_RULES), ("c", ("early", "late")), ("order", ("chain", "pairwise")),
+        ("zero", TREE_ZERO_RULES), ("tiny", TINY_RULES), ("c", ("early", "late")),
+        ("order", ("chain", "pairwise")),
     )  # fmt: skip
     # A SumTree has some of these fields: for the others, any value does.
     x = {f.name: getattr(model, f.name) for f in fields(model)}
@@ -587,7 +589,7 @@ def _open_fields(model: FDPA | SumTree) -> list[int]:
         x["c"], int(x["renormalise"]), x["groups"], x["order"],
         int(x["e_zero"] is not None), *known("e_sum"),
         -1 if x["drop_c"] is None else x["drop_c"], *known("product_overflow"),
-        x["flush_in"], x["flush_c"], x["flush_out"], x["flush_last"], x["zero"],
+        x["flush_in"], x["flush_c"], x["flush_out"], x["flush_last"], x["zero"], x["tiny"],
         *_rho_fields(x["rho"]), *_rho_fields(x["rho_products"] or x.get("rho_product")),
         *_rho_fields(x.get("out")), *_rho_fields(x.get("rho2")),
         len(tree),
