@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+import bitmma
 from bitmma.clfp import BlackBox, Report, probe
 from bitmma.clfp.box import Box
 from bitmma.clfp.evidence import predict
 from bitmma.clfp.inputs import aimed, same, sparse
-from bitmma.models import RNE_FP16, RNE_FP32, SumTree
+from bitmma.models import FDPA, RNE_FP16, RNE_FP32, Model, SumTree
 
 f16, f32 = np.float16, np.float32
 Sum = Callable[[list[Any], Any], Any]
@@ -121,6 +122,23 @@ def test_sums_that_flush(total: Sum) -> None:
     assert isinstance(model, SumTree) and model.flush_out != "no"
     if total is flushing_chain:
         assert (model.out, model.flush_last) == (RNE_FP16, "no")
+
+
+@pytest.mark.parametrize("tiny", ["stored", "after", "before"])
+@pytest.mark.parametrize("tree", [True, False])
+def test_which_sums_are_flushed(tree: bool, tiny: Any) -> None:
+    """As they are stored, or as x86 or Arm find underflows, told apart just below normal numbers."""
+    model: Model = FDPA(4, 26, F_c=26, e_zero=None, rho=RNE_FP32, flush_out="zero", tiny=tiny)
+    if tree:
+        model = SumTree("((((0 c) 1) 2) 3)", flush_out="sign", tiny=tiny)
+
+    def fn(A: Any, B: Any, C: Any) -> Any:
+        return bitmma.mma(model, A, B, C, a="bf16")
+
+    report = probe(BlackBox(fn, 8, 8, 4, "bf16", batched=True), inputs=20_000)
+    assert report.status == "verified", report
+    assert report.model == model
+    assert next(x.reading for x in report.features if x.name == "tiny results") == tiny
 
 
 def test_the_sign_of_a_flushed_sum() -> None:

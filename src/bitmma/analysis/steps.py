@@ -36,7 +36,7 @@ Subset = frozenset[str]
 _FIELDS = {
     "input": ("flush_in", "flush_c"),
     "grouping": ("L", "groups", "order", "tree", "rho2", "G"),
-    "rounding": ("rho", "rho_product", "out", "flush_out", "flush_last"),
+    "rounding": ("rho", "rho_product", "out", "flush_out", "flush_last", "tiny"),
 }
 #: Which NaN, which zero: nothing that makes numbers differ.
 _COSMETIC = ("zero", "nan")
