@@ -1,4 +1,4 @@
-"""Probe what others wrote: python scripts/probe_software.py [--inputs N] [--page FILE]
+"""Probe what others wrote: python scripts/probe_software.py [--page FILE]
 
 NumPy's matmul, sum and dot, PyTorch's matmul, math.fsum and, where it is installed, the published
 simulator mmasim. What is found depends on the machine: a BLAS chooses its kernels by processor.
@@ -121,7 +121,10 @@ def _row(report: Report, seconds: float) -> str:
         found += f" and {len(report.candidates) - 1} more: {report.reason.split('; ')[-1]}"
     shown = f"`{_short(report.tree_text)}`" if report.tree else report.tree_note
     missed = ", ".join(report.not_reached) if report.model else "–"
-    cells = (report.box["name"], report.status, shown, found, missed or "–", f"{seconds:.0f}")
+    cells = (
+        report.box["name"], report.status, shown, found, f"{report.tested:,}", missed or "–",
+        f"{seconds:.0f}",
+    )  # fmt: skip
     return "| " + " | ".join(x.replace("|", "\\|") for x in cells) + " |"
 
 
@@ -145,28 +148,32 @@ def _processor() -> str:
     return f"{lines.get('model name', platform.machine())} ({', '.join(flags)})"
 
 
-def page(rows: list[str], inputs: int) -> str:
+def page(rows: list[str]) -> str:
     return "\n".join(
         [
             "# Software that others wrote", "",
-            f"Made by `python scripts/probe_software.py --inputs {inputs} --page "
-            "docs/probing/software.md`. What is found holds for these versions on this processor: "
+            "Made by `python scripts/probe_software.py --page docs/probing/software.md`. What is found holds for these versions on this processor: "
             "a BLAS chooses its kernels, and with them its order of summation, by processor and "
             "by the shape of the matrices (here 16×K times K×16; sums and dots are of one vector). "
+            "*Outputs* of the box were compared with the model's. "
             "Long trees and models are abbreviated, `--reports FOLDER` keeps them whole. *Not "
             "reached* are conditions that none of the traced inputs met; in sums of two at a time "
             "nothing is cut but by the rounding, and no zero has an exponent.", "",
             f"- {_versions()}, Python {platform.python_version()}",
             f"- {_processor()}, seconds on a machine with other work", "",
-            "| box | status | tree | model, or why there is none | not reached | seconds |",
-            "|---|---|---|---|---|---|", *rows, "",
+            "| box | status | tree | model, or why there is none | outputs | not reached "
+            "| seconds |",
+            "|---|---|---|---|---:|---|---:|", *rows, "",
         ]
     )  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--inputs", type=int, default=20_000)
+    parser.add_argument(
+        "--inputs", type=int,
+        help="outputs to compare; else a million, and ten thousand of mmasim, which is slow",
+    )  # fmt: skip
     parser.add_argument("--only", default="", help="boxes whose name has this in it")
     parser.add_argument("--reports", type=Path, help="a folder for the reports")
     parser.add_argument("--page", type=Path, help="the table, as Markdown")
@@ -178,7 +185,8 @@ def main() -> None:
         if options.only not in spec.name:
             continue
         start = time.perf_counter()
-        report = probe(spec, inputs=options.inputs)
+        inputs = options.inputs or (10_000 if spec.name.startswith("mmasim") else 1_000_000)
+        report = probe(spec, inputs=inputs)
         seconds = time.perf_counter() - start
         rows[place] = _row(report, seconds)
         print(f"{report}\n    in {seconds:.1f} s\n", flush=True)
@@ -187,9 +195,7 @@ def main() -> None:
             name = "".join(x if x.isalnum() else "-" for x in spec.name)
             report.save(options.reports / f"{name}.json")
         if options.page:
-            options.page.write_text(
-                page([rows[i] for i in sorted(rows)], options.inputs), encoding="utf-8"
-            )
+            options.page.write_text(page([rows[i] for i in sorted(rows)]), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -127,7 +127,7 @@ def test_sums_that_flush(total: Sum) -> None:
 @pytest.mark.parametrize("tiny", ["stored", "after", "before"])
 @pytest.mark.parametrize("tree", [True, False])
 def test_which_sums_are_flushed(tree: bool, tiny: Any) -> None:
-    """As they are stored, or as x86 or Arm find underflows, told apart just below normal numbers."""
+    """As stored, or as x86 or Arm find underflows: told apart just below normal numbers."""
     model: Model = FDPA(4, 26, F_c=26, e_zero=None, rho=RNE_FP32, flush_out="zero", tiny=tiny)
     if tree:
         model = SumTree("((((0 c) 1) 2) 3)", flush_out="sign", tiny=tiny)
