@@ -152,9 +152,10 @@ def page(rows: list[str]) -> str:
     return "\n".join(
         [
             "# Software that others wrote", "",
-            "Made by `python scripts/probe_software.py --page docs/probing/software.md`. What is found holds for these versions on this processor: "
-            "a BLAS chooses its kernels, and with them its order of summation, by processor and "
-            "by the shape of the matrices (here 16×K times K×16; sums and dots are of one vector). "
+            "Made by `python scripts/probe_software.py --page docs/probing/software.md`. What is "
+            "found holds for these versions on this processor: a BLAS chooses its kernels, and "
+            "with them its order of summation, by processor and by the shape of the matrices "
+            "(here 16×K times K×16; sums and dots are of one vector). "
             "*Outputs* of the box were compared with the model's. "
             "Long trees and models are abbreviated, `--reports FOLDER` keeps them whole. *Not "
             "reached* are conditions that none of the traced inputs met; in sums of two at a time "

@@ -135,6 +135,7 @@ def test_what_a_rule_calls_equal_is_equal() -> None:
 EXACT = FDPA(16, None, F_c=None, e_zero=None, rho=RNE_FP32, nan="quiet")
 PAIRS = dataclasses.replace(EXACT, L=4, order="pairwise")
 CUT = FDPA(4, 20, F_c=20, e_zero=None, rho=RNE_FP32, nan="quiet")
+FLUSHED = dataclasses.replace(CUT, L=2, flush_c="zero", flush_out="sign", zero="ieee")
 
 
 def changed(model: FDPA, **changes: Any) -> FDPA:
@@ -214,6 +215,14 @@ EDGES: list[tuple[str, str, int, FDPA, str, Any, Any]] = [
      "zero", "signed", None),
     ("bf16", "f32", 4, changed(CUT, F=13, F_c=13, flush_out="zero"), "rho",
      Conversion("RZ", "f32", 18), Conversion("RZ", "f32", 15)),
+    ("bf16", "f32", 4, changed(FLUSHED, F=21, F_c=21, tiny="before"), "tiny", "stored", None),
+    ("f32", "f32", 4, changed(FLUSHED, L=1, F=22, cut="RU", F_c=22, tiny="before"), "tiny",
+     "after", "stored"),
+    ("f32", "f32", 4, changed(FLUSHED, F=23, F_c=23, tiny="before"), "tiny", "before", "after"),
+    ("bf16", "f32", 4, changed(FLUSHED, F=30, rho=RZ_FP32, tiny="before"), "tiny", "stored", None),
+    ("bf16", "f32", 4,
+     changed(FLUSHED, F=30, F_c=30, F_sum=24, rho=Conversion("RA", "f32"), tiny="after"),
+     "cut_sum", "RZ", "RA"),
 ]  # fmt: skip
 
 

@@ -734,11 +734,20 @@ def _tiny_results(model: FDPA, x: Reach) -> Iterator[Found]:
     cut; sums of outputs, and of these and c, on that of outputs and of c. If that is the grid of
     the outputs there, no sum is rounded; if it has one bit more, none is by exponents without end,
     and "after" is "before".
+
+    What is cut below an early c is on the grid 2^(c_low - F), or finer by F_c. Without c, n
+    products of at most ``size`` 2^e that reach 2^e_min (1 - 2^-kept), from where on anything is
+    rounded to 2^e_min, have an e that says the grid as well.
     """
     if model.tiny == "stored" or model.rho_products is not None:
         return
     e, F_sum = x.e_min - 1, model.F_sum
     grid = max(x.grid, e - x.sum_bits(model))
+    if model.c == "early" and model.groups == 1 and model.F is not None and model.F_c is not None:
+        whole = x.n * up(x.size, model.F) / (1 - _TWO**-x.kept)
+        power = _power_above(whole)
+        alone = x.e_min - (power.numerator.bit_length() - 1 - (power > whole)) - model.F
+        grid = max(grid, min(x.c_low - max(model.F, model.F_c), alone))
     if F_sum is not None:
         grid = max(grid, (e if model.e_sum is None else max(e, model.e_sum)) - F_sum)
     if not x.chained:

@@ -44,12 +44,12 @@ _PLACES = ("e_zero", "e_sum", "product_overflow")
 #: run of ones, any; one where a is half the smallest normal number, or the smallest number.
 _ONE, _HALVES, _MOST, _ODD, _BIT, _RUN, _ANY, _SMALL, _LEAST = range(9)
 #: The most below two; one and the last place of an output, or the one after; (1 + u)^2 and 1 + 2 u,
-#: u being a's last place; 2 - u.
-_TWO, _UNIT, _SQUARE, _NEXT, _FULL = range(9, 14)
+#: u being a's last place; ones down to about half of an output's last place.
+_TWO, _UNIT, _SQUARE, _NEXT, _ONES = range(9, 14)
 _SHAPES = range(14)
 #: What b is where a is one of them.
 _OF_B = np.array(_SHAPES)
-_OF_B[[_ODD, _RUN, _UNIT, _NEXT, _FULL]], _OF_B[_TWO] = _ONE, _ODD
+_OF_B[[_ODD, _RUN, _UNIT, _NEXT, _ONES]], _OF_B[_TWO] = _ONE, _ODD
 
 #: How large products of some of them are.
 _SIZES = {_HALVES: 2.25, _MOST: 3.99, _RUN: 1.6, _TWO: 1.97}
@@ -419,7 +419,9 @@ def _below_normal(s: _Setting, n: int) -> _Terms:
     x.e[:, 2] = np.where(s.one_in(2, n), x.e[:, 1], x.e[:, 0]) - s.choose(s.gaps, n)
     x.lane[:, 2] = np.where(s.one_in(2, n), -1, x.lane[:, 2])
     alone = s.one_in(3, n)  # a product just below it, or a c
-    x.shape[alone, 0] = s.choose([_TWO, _FULL, _FULL, _MOST, _RUN, _ANY], n)[alone]
+    x.shape[alone, 0] = s.choose([_TWO, _ONES, _ONES, _ONES, _MOST, _ANY], n)[alone]
+    x.lane[alone & s.one_in(3, n), 0] = s.k
+    x.negative[:, 1] ^= alone & s.one_in(2, n)
     x.e[alone, 0] -= 1 + (x.shape[alone, 0] == _MOST) * s.one_in(2, n)[alone]
     x.lane[:, 1] = np.where(alone & s.one_in(1.3, n), -1, x.lane[:, 1])
     return x
@@ -856,12 +858,15 @@ def _numbers(s: _Setting, fmt: Format, e: Ints, shape: Ints, negative: Mask) -> 
     whole = np.dtype(np.int64 if fmt.width == 64 else np.int32)
     plain = {
         _HALVES: 1 << M >> 1, _MOST: (1 << M) - 1, _ODD: min(1, M), _TWO: max(0, (1 << M) - 2),
-        _SQUARE: min(1, M), _NEXT: min(2, M), _FULL: (1 << M) - 1,
+        _SQUARE: min(1, M), _NEXT: min(2, M),
     }  # fmt: skip
     drawn: dict[int, Callable[[int], Any]] = {
         _BIT: lambda n: 1 << np.maximum(M - s.choose(s.gaps, n), 0) & (1 << M) - 1,
         _RUN: lambda n: (1 << M) - (1 << np.maximum(M - s.choose(range(1, 6), n), 0)),
         _ANY: lambda n: s.draw.bits(M, (n,)),
+        _ONES: lambda n: (
+            (1 << M) - (1 << np.maximum(M - s.choose(s.halves, n) + s.choose([0, 1, 1, 2], n), 0))
+        ),
         _UNIT: lambda n: 1 << np.maximum(M + 1 - s.choose(s.halves, n), 0) & (1 << M) - 1,
     }
     fraction = np.array([plain.get(x, 0) for x in _SHAPES], whole).take(shape)
