@@ -133,9 +133,11 @@ def draw_promotion(
         return
     (M, K), N = a.shape[-2:], b.shape[-1]
     parts = -(-K // every)
-    if max(M, N, K) >= 1 << 31 or parts > 1 << 20 or d.size > 1 << 20:
+    lead = d.shape[:-2]
+    scales = math.prod(lead) * max(M, N) * parts  # many though d be empty
+    if max(M, N, K) >= 1 << 31 or max(scales, parts, d.size) > 1 << 20:
         return
-    lead, dtype = d.shape[:-2], np.dtype("u8" if d.dtype.itemsize == 8 else "u4")
+    dtype = np.dtype("u8" if d.dtype.itemsize == 8 else "u4")
     if chance(rng, 0.9):
         operands[3] = place(rng, np.zeros((*lead, M, N), dtype), notes)
         if c is not None:
