@@ -13,10 +13,10 @@ import pytest
 import bitmma
 from bitmma import isa
 from bitmma.clfp import BlackBox, Counterexample, Report, probe, suite
-from bitmma.clfp.box import Box
+from bitmma.clfp.box import Box, Dots
 from bitmma.clfp.equivalence import canonical
 from bitmma.clfp.evidence import Evidence, predict
-from bitmma.clfp.inputs import aimed, same
+from bitmma.clfp.inputs import Sample, aimed, same
 from bitmma.clfp.space import Space
 from bitmma.models import (
     EFDPA,
@@ -321,3 +321,17 @@ def test_bad_boxes(change: dict[str, Any], error: type[Exception], says: str) ->
 def test_bad_arguments(arguments: dict[str, Any], error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
         probe(**({"box": UNIT} | arguments))
+
+
+def test_a_sample_of_all_that_is_drawn_stays_small() -> None:
+    """Of a million dot products the ones to trace, evenly spaced, and no more in memory."""
+    sample, drawn = Sample(100), 0
+    for count in (1, 4096, 70, 0, 65536, 3, 250_000):
+        i = np.arange(drawn, drawn + count)
+        sample.add(Dots(i[:, None], i[:, None], i))
+        drawn += count
+        (kept,) = sample._kept
+        assert kept.count <= 200 and kept.a.base is None
+        assert len(set(np.diff(kept.c).tolist())) <= 1
+    picked = sample.picked()
+    assert picked.count == 100 and picked.c[0] == 0 and picked.c[-1] > drawn * 0.99

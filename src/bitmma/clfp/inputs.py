@@ -17,7 +17,7 @@ from bitmma.clfp.box import Box, Codes, Dots
 from bitmma.formats import Format
 from bitmma.models import TFDPA, Conversion, Model
 
-__all__ = ["aimed", "coverage", "neutral", "outliers", "same", "sparse"]
+__all__ = ["Sample", "aimed", "coverage", "neutral", "outliers", "same", "sparse"]
 
 
 def neutral(box: Box) -> Model:
@@ -152,6 +152,26 @@ def _is_nan(fmt: Format, codes: Codes) -> Codes:
     magnitude = codes & fmt.code_dtype.type(fmt.sign_bit - 1)
     found: Codes = magnitude > fmt.inf_code
     return found
+
+
+class Sample:
+    """Some of all the dot products that are drawn, evenly spaced, however many these become."""
+
+    def __init__(self, size: int) -> None:
+        self.size, self._every, self._drawn = size, 1, 0
+        self._kept: list[Dots] = []  # of every so many one, the first included
+
+    def add(self, x: Dots) -> None:
+        kept = Dots.join([*self._kept, x[-self._drawn % self._every :: self._every]])
+        self._drawn += x.count
+        while kept.count > 2 * self.size:
+            kept, self._every = kept[::2], 2 * self._every
+        self._kept = [Dots.join([kept])]  # without the arrays that it is a part of
+
+    def picked(self) -> Dots:
+        (kept,) = self._kept
+        size = min(self.size, kept.count)
+        return kept[np.linspace(0, kept.count - 1, size).astype(int)]
 
 
 def coverage(box: Box, model: Model, x: Dots) -> dict[str, int]:

@@ -25,7 +25,7 @@ from bitmma.clfp.box import BlackBox, Box, BoxError, Codes, Dots
 from bitmma.clfp.equivalence import canonical, kind, reasons
 from bitmma.clfp.evidence import Evidence, predict, predict_calls
 from bitmma.clfp.features import ALIGNMENT, PROBES, Bench
-from bitmma.clfp.inputs import aimed, coverage, neutral, outliers, same, sparse
+from bitmma.clfp.inputs import Sample, aimed, coverage, neutral, outliers, same, sparse
 from bitmma.clfp.journal import Journal
 from bitmma.clfp.report import Report, Turn
 from bitmma.clfp.separating import separating
@@ -391,7 +391,8 @@ class _Run:
             tested = drawn = 0
             per_call = self.box.spec.m * self.box.spec.n
             r = min(self.box.spec.m, self.box.spec.n)
-            sample: list[Dots] = []
+            cost = self.box.k * (4 if isinstance(model, SumTree) else 1)  # each node is traced
+            sample = Sample(max(24, min(_TRACED, _TRACED_PRODUCTS // cost)))
             meetings = max(1, min(_MEETINGS, inputs // _FRESH))
             size, most = 4096, max(4096, min(_CHUNK, _CHUNK_PRODUCTS // self.box.k))
             while tested < inputs:
@@ -418,15 +419,11 @@ class _Run:
                         return False
                     self.progress(Progress("differential test", tested, inputs, "bit against bit"))
                 drawn += x.count
-                sample.append(x)
+                sample.add(x)
                 size = min(16 * size, most)
         self.note("differential test", f"{model!r}: {tested} outputs, no difference")
         self.report.tested = tested
-        every = Dots.join(sample)
-        cost = self.box.k * (4 if isinstance(model, SumTree) else 1)  # each of its nodes is traced
-        traced = max(24, min(_TRACED, _TRACED_PRODUCTS // cost))
-        picked = np.linspace(0, every.count - 1, min(traced, every.count)).astype(int)
-        self.report.coverage = coverage(self.box, model, every[picked])
+        self.report.coverage = coverage(self.box, model, sample.picked())
         sure = 0.05 ** (1 / drawn)
         self.report.confidence = (
             f"agrees on {tested:,} outputs, {drawn:,} of them drawn independently: on inputs like "
