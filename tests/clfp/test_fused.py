@@ -126,7 +126,10 @@ def test_what_a_rule_calls_equal_is_equal() -> None:
                 assert not differ(box, model, changed, 2500, seed), (name, model, changes, box.spec)
             model = changed
         assert plainest(model, box)[0] == plainest(plainest(model, box)[0], box)[0]
-    rare = {"_hair_of_a_product", "_hair_of_c", "_pairs_of_products", "_whole_c"}  # see the edges
+    rare = {  # see the edges
+        "_hair_of_a_product", "_hair_of_c", "_pairs_of_products", "_whole_c",
+        "_hairs_of_two_products", "_cut_once_more", "_zero_is_a_conversion",
+    }  # fmt: skip
     assert set(met) >= {rule.__name__ for rule in RULES} - rare, met
 
 
@@ -223,6 +226,20 @@ EDGES: list[tuple[str, str, int, FDPA, str, Any, Any]] = [
     ("bf16", "f32", 4,
      changed(FLUSHED, F=30, F_c=30, F_sum=24, rho=Conversion("RA", "f32"), tiny="after"),
      "cut_sum", "RZ", "RA"),
+    ("bf16", "f32", 4, changed(CUT, F=13, F_c=13, flush_c="sign", flush_out="sign", zero="ieee"),
+     "rho", Conversion("RNE", "f32", 17), Conversion("RNE", "f32", 16)),
+    ("e5m2", "f32", 2, changed(CUT, L=1, rho=Conversion("RU", "f32", 13)), "zero", "signed", None),
+    ("f16", "f32", 32, changed(CUT, L=32, F=9, F_c=9, F_sum=15, cut_sum="RNA"), "rho",
+     Conversion("RNE", "f32", overflow="saturate"), Conversion("RNE", "f32", 14)),
+    ("f16", "f32", 16,
+     changed(CUT, L=8, F=25, c="late", F_c=25, cut_c="RNE", F_sum=34, cut_sum="RD"), "F2", 54, 53),
+    ("fp8", "f32", 32,
+     changed(CUT, L=16, F=19, c="late", F_c=19, cut_c="RU", groups=2, F_groups=19,
+             cut_groups="RNE", F2=24, cut2="RNE", cut_sum="RD", rho=Conversion("RNA", "f32")),
+     "F_sum", 25, 24),
+    ("e5m2", "f32", 8, changed(EXACT, L=2, cut="RA", rho=Conversion("RNA", "f32")), "F", 65, 25),
+    ("f16", "f16", 32, changed(EXACT, L=32, c="late", cut2="RU", rho=Conversion("RU", "f16", 8)),
+     "F2", 54, 50),
 ]  # fmt: skip
 
 
@@ -247,8 +264,45 @@ def test_edges(edge: tuple[str, str, int, FDPA, str, Any, Any]) -> None:
 
 RU32 = Conversion("RU", "f32")
 
+#: Formats of a and c, K, a model, fields with which it is the same function, and another one.
+ALIKE: dict[str, tuple[str, str, int, FDPA, dict[str, Any], dict[str, Any]]] = {
+    "a cut to as few bits as a conversion leaves": (
+        "f16", "f32", 32, changed(CUT, L=32, F=9, F_c=9, rho=Conversion("RNA", "f32", 15)),
+        {"F_sum": 15, "cut_sum": "RNA", "rho": RNE_FP32},
+        {"F_sum": 15, "cut_sum": "RNE", "rho": RNE_FP32}),
+    "a conversion to the grid at which c's zero cuts": (
+        "bf16", "f32", 2,
+        changed(CUT, L=1, F=14, cut="RU", F_c=14, e_zero=-133, renormalise=True, flush_in="zero"),
+        {"e_zero": None, "rho": Conversion("RU", "f32", 21)},
+        {"e_zero": None, "rho": Conversion("RU", "f32", 22)}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ALIKE)
+def test_what_is_alike(case: str) -> None:
+    """Models that differ in several fields."""
+    a, c, k, model, alike, not_alike = ALIKE[case]
+    box = box_of(a, c, k)
+    one, two = changed(model, **alike), changed(model, **not_alike)
+    assert kind(one, box) == kind(model, box) != kind(two, box)
+    assert not any(differ(box, model, one, 4000, i) for i in range(3))
+    assert any(differ(box, model, two, 8000 << i, i) for i in range(6))
+
+
 #: Formats of a and c, d being f32, K, a model and fields in which it is another, though nearly not.
 NOT_ALIKE: dict[str, tuple[str, str, int, FDPA, dict[str, Any]]] = {
+    "in a single step c is no output, and a negative one becomes -0": (
+        "e5m2", "f32", 1, changed(CUT, L=1, rho=Conversion("RU", "f32", 13)), {"zero": "signed"}),
+    "c of 16 bits is cut to 15, and beyond the largest number": (
+        "f16", "f32", 4, changed(CUT, F=9, F_c=16, F_sum=15, cut_sum="RNA"),
+        {"rho": Conversion("RNE", "f32", overflow="saturate")}),
+    "a subnormal sum is cut below its first bit, or below 2^e_min": (
+        "bf16", "f32", 4, changed(CUT, F_sum=15, cut_sum="RNA"),
+        {"F_sum": None, "cut_sum": "RZ", "rho": Conversion("RNA", "f32", 15)}),
+    "a negative sum is cut to 0 or converted to it": (
+        "f16", "f16", 32,
+        changed(EXACT, L=32, c="late", cut2="RU", rho=Conversion("RU", "f16", 8), zero="signed"),
+        {"F2": 54}),
     "a tiny sum is cut to 0, and that is -0": (
         "bf16", "f32", 4,
         FDPA(4, 16, "RU", "late", 16, "RD", -126, F2=26, cut2="RD", F_sum=24, cut_sum="RD",

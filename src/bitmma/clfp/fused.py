@@ -302,8 +302,9 @@ def _hair_of_a_sum(model: FDPA, x: Reach) -> Iterator[Found]:
 
     c and the outputs, and what is half-way between them, are on a grid as in `_hair_of_a_product`.
     A sum that stays, cut or not, below this grid shows nothing but its sign, to nearest and beside
-    an output not even that: then it may be cut by F_sum as well. T's sign is kept by RA, and by RU
-    (RD) where it makes a difference to RU (RD).
+    an output not even that: then it may be cut by F_sum as well; and it may be a unit of the grid,
+    for that is a tie only below a power of two, c, which is what ties lead to. T's sign is kept by
+    RA, and by RU (RD) where it makes a difference to RU (RD).
 
     For T, D and ``whole`` see `_joint_cut_again`; products have 2^last alone, and each is cut.
     """
@@ -326,12 +327,59 @@ def _hair_of_a_sum(model: FDPA, x: Reach) -> Iterator[Found]:
         return
     if not (normal or model.zero == "plus" or cut == "RA" or of_c == x.c_bits):
         return
-    if F_sum is not None:  # c is on its grid, and what it adds is no more than a unit of that
-        sums += _TWO**-F_sum
-        lost &= F_sum >= of_c and (model.e_sum is None or model.e_sum <= x.c_low)
-    if sums < grid and (signs or lost):
+    if F_sum is not None:  # c is on its grid, which is finest just below a power of two
+        sums = up(sums, F_sum + 1)
+        lost &= F_sum >= x.kept + 2 and (model.e_sum is None or model.e_sum <= x.c_low)
+    if (signs and sums < grid) or (lost and sums <= grid):
         name = "F2" if late else "F"
         yield {name: None}, f"{name}: {F} and more are alike, what is cut is a hair"
+
+
+@_rule
+def _hairs_of_two_products(model: FDPA, x: Reach) -> Iterator[Found]:
+    """Two products, of few bits, that RA cuts beside a large c: their sum passes no boundary.
+
+    They are cut to multiples of u = 2^(e_c - F), and come to half of c at most. So what is half-way
+    between two outputs, and c, if it is an output, are multiples of Y = 2^(e_c - kept - 2). A
+    product has m = bits + 2 bits, so it is cut only if it is below 2^m u. If both are, they come to
+    less than 2^(m + 1) u, and to nearest there is no boundary so near c. If one is, the other may
+    be a multiple of Y, and RA keeps the sign of what the first adds to that; or it is 2^-m Y away
+    from any, and that is more than what the first can be if 2 m < F - kept - 2.
+    """
+    F, near = model.F, model.rho.mode in ("RNE", "RNA")
+    alone = x.n == 2 and model.groups == 1 and x.chained and model.c == "early"
+    if F is None or not alone or model.cut != "RA" or model.e_zero is not None:
+        return
+    if model.tiny == "before":  # c itself may be a boundary
+        return
+    of_c = x.c_bits if model.F_c is None else min(x.c_bits, model.F_c)
+    D = x.last + F + 1 - x.high
+    if D < 1 or x.high + D <= x.c_low or model.F_sum is not None or not x.is_output(of_c):
+        return
+    if near and 4 * up(x.size / _TWO**D, F) <= 1 and 2 * (x.bits + 2) < F - x.kept - 2:
+        yield {"F": None}, f"F: {F} and more are alike, what is cut is a hair"
+
+
+@_rule
+def _cut_once_more(model: FDPA, x: Reach) -> Iterator[Found]:
+    """One number is cut, T or a product alone, in the direction of a coarser conversion.
+
+    It is cut to multiples of 2^(top - F) or of less. If c has that grid, and the outputs have, RD
+    (RU) of the whole sum is what it would be without. RU cuts negative numbers to 0 that it would
+    convert to it: zeros must have one sign.
+    """
+    late, mode = model.c == "late", model.rho.mode
+    F, cut = (model.F2, model.cut2) if late else (model.F, model.cut)
+    if F is None or cut != mode or mode not in ("RD", "RU") or model.rho_products is not None:
+        return
+    if model.F_sum is not None or model.flush_out != "no":
+        return
+    if not late and (x.n > 1 or model.groups > 1):
+        return
+    signs = model.zero == "plus" or (model.zero == "signed" and mode == "RD")
+    if signs and x.top - F <= min(x.step, x.c_last if x.chained else x.step):
+        name = "F2" if late else "F"
+        yield {name: None}, f"{name}: {F} and more are alike, the sum is rounded in that direction"
 
 
 def _beside_c(model: FDPA, x: Reach) -> tuple[int, Fraction]:
@@ -407,7 +455,7 @@ def _exponents(model: FDPA, x: Reach) -> Iterator[Found]:
     cuts = (model.F, model.F_c, model.F2, model.F_groups, model.drop_c)
     if model.renormalise and all(F is None for F in cuts) and model.rho_products is None:
         yield {"renormalise": False}, ""
-    cut = model.F2 if model.c == "late" else model.F if model.groups == 1 else model.F_groups
+    cut = _last_cut(model)
     if cut is None:
         yield {"e_zero": None}, ""
 
@@ -441,7 +489,7 @@ def _low_zero(model: FDPA, x: Reach) -> Iterator[Found]:
         return
     T = model.rho_products
     low = x.low if T is None else min(x.low, formats.get(T.format).min_exponent)
-    cut = model.F2 if model.c == "late" else model.F if model.groups == 1 else model.F_groups
+    cut = _last_cut(model)
     if model.e_zero <= low:
         yield {"e_zero": None}, f"e_zero: {low} and less are alike, every product has at least this"
     if T is None and cut is not None and model.e_zero <= x.last + cut:
@@ -587,18 +635,73 @@ def _nothing_rounded(model: FDPA, x: Reach) -> Iterator[Found]:
     rule of zeros RD is another one still. F_sum leaves so many bits of a sum below its first, or
     below e_sum, and what is on a grid on it. Where results below 2^e_min become zeros, only sums
     of 2^(e_min - 1) and more count, and the last bit of these is one above the grid of the outputs.
+    With c flushed as well, those below 2^e_min are of products alone, which may have fewer bits.
     """
-    rho, plain = model.rho, Conversion("RNE", model.rho.format)
+    if why := _exact(model, x):
+        yield {"rho": Conversion("RNE", model.rho.format)}, f"rho: {why}, none is rounded"
+
+
+def _exact(model: FDPA, x: Reach) -> str:
+    """Why no sum is rounded, or nothing: see `_nothing_rounded`."""
+    rho = model.rho
     if not x.chained or rho.overflow != "inf" or (model.zero == "ieee" and rho.mode == "RD"):
-        return
+        return ""
     F_sum, e_sum = model.F_sum, model.e_sum
     last = x.grid if F_sum is None or e_sum is None else max(x.grid, e_sum - F_sum)
     if F_sum is not None and F_sum <= x.kept and last >= x.step:
-        yield {"rho": plain}, f"rho: sums were cut to {F_sum} bits, none is rounded"
-    bits = x.sum_bits(model)
-    fits = bits < x.kept and x.sums(model).low == x.e_min - 1 and F_sum is None
-    if fits or (bits <= x.kept and x.grid >= x.step):
-        yield {"rho": plain}, f"rho: sums have {bits} bits, none is rounded"
+        return f"sums were cut to {F_sum} bits"
+    bits = small = x.sum_bits(model)
+    if model.flush_c != "no" and x.c_low >= x.e_min and None not in (model.F_c, _last_cut(model)):
+        products = dataclasses.replace(model, order="pairwise")
+        small = Reach(x.box, products).sum_bits(products)
+    fits = small < x.kept and x.sums(model).low == x.e_min - 1 and F_sum is None
+    return f"sums have {bits} bits" if bits <= x.kept and (fits or x.grid >= x.step) else ""
+
+
+def _last_cut(model: FDPA) -> int | None:
+    """How many bits of products are kept beside c."""
+    return model.F2 if model.c == "late" else model.F if model.groups == 1 else model.F_groups
+
+
+@_rule
+def _cut_is_a_conversion(model: FDPA, x: Reach) -> Iterator[Found]:
+    """A conversion that finds all sums cut to as few bits as it keeps: it may be the cut.
+
+    Sums below 2^e_min are cut below their own first bit, or below 2^e_min as conversions do. The
+    former must cut nothing there, and the latter to no zero whose sign is seen.
+    """
+    F_sum, e_sum, rho, modes = model.F_sum, model.e_sum, model.rho, (model.cut_sum, model.rho.mode)
+    if F_sum is None or F_sum > x.kept or not _exact(model, x):
+        return
+    zeros = model.zero == "plus" and model.flush_out == "no"
+    fine = x.grid >= x.e_min - F_sum or (e_sum == x.e_min and zeros)
+    if fine and (e_sum is None or e_sum <= x.e_min) and (model.zero != "ieee" or "RD" not in modes):
+        rho = dataclasses.replace(rho, mode=model.cut_sum, mantissa_bits=F_sum)
+        changes = {"F_sum": None, "e_sum": None, "rho": rho}
+        yield changes, f"F_sum: sums cut to {F_sum} bits and converted are alike"
+
+
+@_rule
+def _zero_is_a_conversion(model: FDPA, x: Reach) -> Iterator[Found]:
+    """Where nothing is rounded but what c's zero cuts, a conversion can do that.
+
+    Sums that are no multiples of 2^(e_zero - F) would be, if the outputs' grid were that one, in
+    the direction of the cut. So this conversion may take the place of one that rounds nothing, if
+    it rounds nothing either; and then c's zero is looked at again.
+    """
+    F, cut = (model.F2, model.cut2) if model.c == "late" else (model.F, model.cut)
+    if model.e_zero is None or F is None or cut in ("RNE", "RNA"):
+        return
+    kept = x.e_min - (model.e_zero - F)
+    if not 1 <= kept < x.kept or not _exact(model, x):
+        return
+    other = dataclasses.replace(
+        model, rho=dataclasses.replace(model.rho, mode=cut, mantissa_bits=kept)
+    )
+    reach = Reach(x.box, other)
+    if _exact(other, reach) and (found := _zero_cuts_in_vain(other, reach)):
+        why = f"e_zero: a conversion to {kept} bits rounds where {model.e_zero} cuts"
+        yield {**found[0], "rho": other.rho}, why
 
 
 @_rule
@@ -649,15 +752,16 @@ def _overflow(model: FDPA, x: Reach) -> Iterator[Found]:
     if not x.chained:  # no product is beside c; a zero c may raise them
         raised *= 2 * _TWO ** max(0, (x.high if model.e_zero is None else model.e_zero) - x.high)
     c_whole = model.F_c is None or model.cut_c == "RZ" or model.F_c >= x.c_bits
+    of_c = x.c_bits if model.F_c is None else min(x.c_bits, model.F_c)
     if not c_whole or x.c_high > x.e_max or x.c_bits > fd.mantissa_bits or model.rho_products:
         return
     # What the cut of the sum leaves of it, and how it may raise it.
     F_sum, room = model.F_sum, _TWO ** (x.e_max - fd.mantissa_bits - 1)
-    keeps_c = F_sum is None or F_sum >= fd.mantissa_bits
+    keeps_c = F_sum is None or F_sum >= of_c
     fine = F_sum is None or model.cut_sum == "RZ"
     if F_sum is not None and F_sum >= fd.mantissa_bits + 2:
         fine, room = True, room / 2
-    c_held, mode = x.kept >= x.c_bits, rho.mode
+    c_held, mode = x.kept >= of_c, rho.mode
     why = "overflow: no sum reaches beyond the largest number"
     inf = {"rho": dataclasses.replace(rho, overflow="inf")}
     inward = products if cut == mode else raised
@@ -706,19 +810,20 @@ def _signs_of_sums(model: FDPA, x: Reach) -> Iterator[Found]:
     +0 afterwards. Nor are there if all sums are as large as the smallest output. That of products,
     P, is a multiple of 2^last: if it is not 0, the sum with c is 2^(last - 1) at least if e_c <
     last - 1; else c is on the grid 2^(last - 1 - c_bits), and on 2^(low - F_c), and so is the sum.
-    And c alone is not cut below its first bit. A sum that is cut to 0 is +0 by either rule. IEEE's
-    rule is "signed" but for sums of nothing but -0 (and RD): not where c is part of the last sum
-    and never -0.
+    And c alone is not cut below its first bit. Where a step comes before, this c is an output. A
+    sum that is cut to 0 is +0 by either rule. IEEE's rule is "signed" but for sums of nothing but
+    -0 (and RD): not where c is part of the last sum and never -0.
     """
     if model.flush_out == "zero":
         yield {"zero": "plus"}, ""
-    finer = x.grid if x.chained else min(x.step, x.c_last)
+    finer, later = x.grid if x.chained else min(x.step, x.c_last), x.chained and x.steps > 1
     rounded = model.rho_products is not None and x.chained
     whole = (finer >= x.step and not rounded) or model.rho.mode in ("RD", "RA")
     if model.F_sum is not None and model.e_sum is not None and x.chained:
         whole |= model.e_sum - model.F_sum >= x.step
-    if x.chained and not rounded and min(x.last - 1, max(x.last - 1 - x.c_bits, x.cut_c)) >= x.step:
-        whole |= (x.c_low if model.flush_c != "no" else x.c_last) >= x.step
+    c_bits, c_last = (x.kept, x.step) if later else (x.c_bits, x.c_last)
+    if x.chained and not rounded and min(x.last - 1, max(x.last - 1 - c_bits, x.cut_c)) >= x.step:
+        whole |= (x.c_low if model.flush_c != "no" else c_last) >= x.step
     if model.zero == "signed" and whole:
         yield {"zero": "plus"}, "zero: no negative sum is rounded to zero"
     plus_c = model.flush_c == "zero" and model.rho.mode != "RD"

@@ -45,7 +45,7 @@ class Reach:
         fa, fb, fc, fd = box.formats
         r = Range(box)
         self._bits: dict[FDPA, int] = {}
-        self.n = min(model.L, box.k)
+        self.box, self.n = box, min(model.L, box.k)
         self.steps = -(-box.k // model.L)
         self.chained = model.order == "chain"
         self.last = r.lowest
@@ -145,10 +145,11 @@ class Reach:
         if self.n == 1 and not self.chained:  # a product alone
             return self.bits + (not model.renormalise)
         grouped = model.groups > 1
-        one = Fraction(4) if grouped else _cut(self.size, model.F, model.cut)
-        products, c = _cut(self.n * one, model.F2, model.cut2), Fraction(0)
-        if grouped and model.cut_groups != "RZ":
-            products += model.groups  # more than each of their sums is raised by
+        one, c = _cut(self.size, model.F, model.cut), Fraction(0)
+        products = self.n * one
+        if grouped and model.F_groups is not None:  # each of their sums may be raised
+            products += model.groups * _TWO**-model.F_groups
+        products = _cut(products, model.F2, model.cut2)
         bits = 0
         if self.chained:
             c = _cut(2 - Fraction(1, 1 << self.c_bits), model.F_c, model.cut_c)

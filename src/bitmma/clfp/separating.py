@@ -12,6 +12,7 @@ import functools
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -46,10 +47,16 @@ _ONE, _HALVES, _MOST, _ODD, _BIT, _RUN, _ANY, _SMALL, _LEAST = range(9)
 #: The most below two; one and the last place of an output, or the one after; (1 + u)^2 and 1 + 2 u,
 #: u being a's last place; ones down to about half of an output's last place.
 _TWO, _UNIT, _SQUARE, _NEXT, _ONES = range(9, 14)
-_SHAPES = range(14)
+#: (1 + u)(1 + 3 u), whose b is the second, and (1 + 2 u)^2, which is u^2 more.
+_THIRD, _THREE, _FOURTH = range(14, 17)
+#: From here on: so many eighths more than one in a, times 8, and in b.
+_EIGHTHS = 17
+_SHAPES = range(_EIGHTHS + 64)
 #: What b is where a is one of them.
 _OF_B = np.array(_SHAPES)
-_OF_B[[_ODD, _RUN, _UNIT, _NEXT, _ONES]], _OF_B[_TWO] = _ONE, _ODD
+_OF_B[[_ODD, _RUN, _UNIT, _NEXT, _ONES]] = _ONE
+_OF_B[[_TWO, _THIRD]] = _ODD, _THREE
+_OF_B[_EIGHTHS:] = _EIGHTHS + np.arange(64) % 8 * 8
 
 #: How large products of some of them are.
 _SIZES = {_HALVES: 2.25, _MOST: 3.99, _RUN: 1.6, _TWO: 1.97}
@@ -121,6 +128,8 @@ class _Setting:
         )
         formats_of = {x.format for m in units for x in _conversions(m)} | {fd.name}
         self.normals = np.array(sorted({formats.get(x).min_exponent for x in formats_of}))
+        sums = {v + i for m in units if (v := getattr(m, "F_sum", None)) for i in (0, 1)}
+        self.sums = np.array(sorted(sums)) if sums else self.gaps
         zeros = {e for m in units if (e := getattr(m, "e_zero", None)) is not None}
         self.zeros = np.array(sorted(zeros or {fd.min_exponent}), np.int64)
         self.places = np.array(sorted({v + i for v in ends for i in (-2, -1, 0, 1)}), np.int64)
@@ -504,6 +513,85 @@ def _neighbours(s: _Setting, n: int) -> _Terms:
     return x
 
 
+@_aim("a power of two of many", "c or none, half its unit made of all products of a step; a hair")
+def _made(s: _Setting, n: int) -> _Terms:
+    """Products as large as they can be seldom make a tie: here they are chosen to make 2^power.
+
+    It is half a unit of c, or the sum itself. Beside it there are a unit of what is cut from
+    sums, and a hair: one product, or two of many bits that leave one bit.
+    """
+    most = min(s.k, _MADE_MOST)
+    x = s.empty(n, 4 + most, placed=False)
+    step = np.minimum(s.choose(s.steps, n), most)
+    M_a, M_b = (f.mantissa_bits for f in s.box.formats[:2])
+    count, shape, e = _makings(M_a, M_b, most)
+    hairs = np.minimum(s.choose([0, 1, 1, 2, 2], n), step)
+    unit = s.one_in(2, n) & (hairs < step)
+    limit, room = s.choose(range(len(count)), n), step - hairs - unit
+    power = (count[limit] <= room[:, None]).sum(axis=1) - 1
+    power = np.maximum(power - s.choose([0, 0, 0, 1, 2], n), 0)
+    none = (room < 1) | s.one_in(5, n)
+    x.e[:, 4:], x.shape[:, 4:] = e[limit, power], shape[limit, power]
+    x.negative[:, 4:] = x.negative[:, 4:5]
+    used = np.zeros((n, 4 + most), bool)
+    used[:, 4:] = (np.arange(most) < count[limit, power][:, None]) & ~none[:, None]
+    with_c, half = s.one_in(1.5, n) | none, s.choose(s.halves, n)
+    top = np.where(with_c, power + half, power)
+    x.e[:, 0], x.negative[:, 0] = top, x.negative[:, 4] ^ ~s.one_in(4, n)
+    x.shape[:, 0] = s.choose([_ONE] * 5 + [_ODD, _MOST, _ANY], n)
+    tie = ~with_c & ~s.one_in(4, n)
+    x.e[:, 3] = top - np.where(tie, half, s.choose(s.sums, n))
+    hair = top - s.choose(s.gaps, n) - s.choose([0, 0, 1], n)
+    x.e[:, 1:3] = (hair + np.where(hairs == 2, M_a + M_b, 0))[:, None]
+    square = s.one_in(2, n, 1) | (min(M_a, M_b) < 2)
+    x.shape[:, 1:3] = np.where(square, [_SQUARE, _NEXT], [_THIRD, _FOURTH])
+    x.shape[:, 1:3] = np.where(hairs[:, None] == 2, x.shape[:, 1:3], _ONE)
+    x.negative[:, 2] = ~x.negative[:, 1]
+    used[:, 1:4] = np.stack([hairs > 0, hairs > 1, unit], axis=1)
+    rank = np.cumsum(used, axis=1) - 1 + s.choose(range(64), n, 1)
+    lane = s.first_lanes(step)[:, None] + rank % step[:, None]
+    x.lane = np.where(used, lane, -1)
+    x.lane[:, 0] = np.where(with_c, s.k, -1)
+    s.within(x)
+    least = s.range.lowest + s.choose(range(3), n) - x.e[:, 1]
+    _move(x, np.where((hairs == 1) & s.one_in(2, n), least, 0))
+    return x
+
+
+#: Products of the longest sums that are made so.
+_MADE_MOST = 64
+
+
+@functools.cache
+def _makings(M_a: int, M_b: int, most: int) -> tuple[Ints, Ints, Ints]:
+    """Of products limited in four ways, for powers 0, 1, ...: how many make 2^power; which; their
+    exponents. A power that more than ``most`` are needed for counts more than that.
+    """
+    powers = (4 * most).bit_length()
+    shape, e = np.zeros((2, len(_LIMITS), powers, most), np.int64)
+    count = np.full((len(_LIMITS), powers), most + 1)
+    for limit, power in np.ndindex(count.shape):
+        a, b = (range(8, _LIMITS[limit] + 1, max(1, 8 >> M)) for M in (M_a, M_b))
+        sizes = {i * j: (i - 8) * 8 + j - 8 for i in a for j in b}
+        rest, terms = Fraction(64 << power), list[tuple[int, int]]()  # in 64ths
+        while rest and len(terms) <= most:
+            down = 0
+            while rest < Fraction(64, 1 << down):
+                down += 1
+            size = max(x for x in sizes if x <= rest * 2**down)
+            terms.append((_EIGHTHS + sizes[size], -down))
+            rest -= Fraction(size, 1 << down)
+        if len(terms) <= most:
+            count[limit, power] = len(terms)
+            shape[limit, power, : len(terms)] = [x for x, _ in terms]
+            e[limit, power, : len(terms)] = [x for _, x in terms]
+    return count, shape, e
+
+
+#: The largest significands of products that make a power of two, in eighths.
+_LIMITS = (8, 12, 14, 15)
+
+
 @_aim("last bits", "numbers whose last bits fall where something is cut, beside a few bits")
 def _last_bits(s: _Setting, n: int) -> _Terms:
     x = s.empty(n, 4)
@@ -852,14 +940,21 @@ def _beside(s: _Setting, x: _Terms, lanes: int) -> tuple[Codes, Codes]:
     return found[0], found[1]
 
 
+@functools.cache
+def _fractions(M: int) -> Ints:
+    """The mantissas, of M bits, of shapes that are always the same."""
+    found = np.zeros(len(_SHAPES), np.int64)
+    found[[_HALVES, _MOST, _ODD]] = 1 << M >> 1, (1 << M) - 1, min(1, M)
+    found[[_TWO, _SQUARE, _THIRD]] = max(0, (1 << M) - 2), min(1, M), min(1, M)
+    found[[_NEXT, _FOURTH, _THREE]] = min(2, M), min(2, M), min(3, (1 << M) - 1)
+    found[_EIGHTHS:] = np.arange(64) // 8 << M >> 3
+    return found
+
+
 def _numbers(s: _Setting, fmt: Format, e: Ints, shape: Ints, negative: Mask) -> tuple[Codes, Mask]:
     """Codes of one number each, and where the format has it."""
     M, low, word = fmt.mantissa_bits, fmt.min_exponent, fmt.code_dtype
     whole = np.dtype(np.int64 if fmt.width == 64 else np.int32)
-    plain = {
-        _HALVES: 1 << M >> 1, _MOST: (1 << M) - 1, _ODD: min(1, M), _TWO: max(0, (1 << M) - 2),
-        _SQUARE: min(1, M), _NEXT: min(2, M),
-    }  # fmt: skip
     drawn: dict[int, Callable[[int], Any]] = {
         _BIT: lambda n: 1 << np.maximum(M - s.choose(s.gaps, n), 0) & (1 << M) - 1,
         _RUN: lambda n: (1 << M) - (1 << np.maximum(M - s.choose(range(1, 6), n), 0)),
@@ -869,7 +964,7 @@ def _numbers(s: _Setting, fmt: Format, e: Ints, shape: Ints, negative: Mask) -> 
         ),
         _UNIT: lambda n: 1 << np.maximum(M + 1 - s.choose(s.halves, n), 0) & (1 << M) - 1,
     }
-    fraction = np.array([plain.get(x, 0) for x in _SHAPES], whole).take(shape)
+    fraction = _fractions(M).astype(whole).take(shape)
     flat, shapes = fraction.reshape(-1), shape.reshape(-1)
     for one, draw in drawn.items():
         (at,) = (shapes == one).nonzero()
