@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from bitmma import formats
 from bitmma.cases import Draw, clip, select
+from bitmma.clfp.adding_up import UNIT, adding_up
 from bitmma.clfp.box import Box, Codes, Dots
 from bitmma.clfp.numbers import Range
 from bitmma.formats import Format
@@ -78,6 +79,7 @@ class _Terms:
         solved: (N, 4): c is to bring the sum so many bits below its first, to a multiple of that
             and so many times 2 to minus the second more; the last: how far c's first bit is above
             that unit.
+        mantissas: (N, T, 2): of a and b, in place of their shapes.
     """
 
     lane: Ints
@@ -90,6 +92,7 @@ class _Terms:
     minus_c: Mask
     minus_zero: Mask
     solved: Ints | None = None
+    mantissas: Ints | None = None
 
 
 class _Setting:
@@ -433,6 +436,42 @@ def _below_normal(s: _Setting, n: int) -> _Terms:
     x.negative[:, 1] ^= alone & s.one_in(2, n)
     x.e[alone, 0] -= 1 + (x.shape[alone, 0] == _MOST) * s.one_in(2, n)[alone]
     x.lane[:, 1] = np.where(alone & s.one_in(1.3, n), -1, x.lane[:, 1])
+    return x
+
+
+@_aim("sums to the bit", "products that come to half a unit or a power of two, less or more a bit")
+def _to_the_bit(s: _Setting, n: int) -> _Terms:
+    tries, most = 3 * n, min(s.k, 8)
+    step = np.minimum(s.choose(s.steps, tries), most)
+    count = np.minimum(s.choose(range(1, most + 1), tries), step)
+    power = np.maximum(np.log2(count).astype(np.int64) + s.choose([-1, 0, 0, 1, 1], tries), 0)
+    down = s.choose(s.halves, tries)
+    # Half a unit above any output, or so many of half a unit, or a quarter, below a power of two.
+    output = 1 + 2 * (s.rng.random(tries) * (1 << (down - 1).clip(0))).astype(np.int64)
+    tie = (1 << down) + output << (UNIT + power - down).clip(0)
+    down += s.choose([0, 0, 1], tries)
+    below = s.choose([0, 1, 1, 2, 3], tries) << (UNIT + power - down).clip(0)
+    sums = np.where(s.one_in(2, tries), tie, (1 << UNIT + power) - below)
+    hair = (UNIT - s.choose(s.gaps, tries) + s.choose([0, 0, 1, -1], tries)).clip(0)
+    sums += s.choose([-1, 0, 1, 1, 3], tries) << hair
+    M_a, M_b = (f.mantissa_bits for f in s.box.formats[:2])
+    e, a, b, found = adding_up(np.maximum(sums, 1), count, M_a, M_b, s.rng)
+    x = s.empty(n, most, placed=False)
+    (rows,) = found.nonzero()
+    if not len(rows):
+        return x
+    rows = rows[np.arange(n) % len(rows)]
+    x.e, x.mantissas = e[rows], np.stack([a[rows], b[rows]], axis=2)
+    lane = (np.arange(most) + s.choose(range(most), n, 1)) % step[rows, None]
+    lane += s.first_lanes(step[rows])[:, None]
+    x.lane = np.where(np.arange(most) < count[rows, None], lane, -1)
+    x.negative[:] = x.negative[:, :1]
+    top, power = x.e.max(axis=1), power[rows]
+    ends = [
+        s.choose(s.normals, n) - power - s.choose([0, 0, 1], n), s.choose(s.places, n) - power,
+        s.choose(s.zeros, n) - s.choose([1, 1, 1, 2, 3], n) - top, s.middle(n) - top,
+    ]  # fmt: skip
+    _move(x, np.choose(s.choose(range(len(ends)), n), ends))
     return x
 
 
@@ -881,7 +920,7 @@ def _written(s: _Setting, x: _Terms) -> Dots:
         top = np.maximum(products.max(axis=1), np.where(x.rest_used, x.rest, s.range.lowest))
         up = top - s.plain.high + s.choose(range(s.plain.high - s.plain.low + 1), n) // 2
         up = clip(up, 2 * fs.min_exponent, 2 * fs.max_exponent)
-    pa, pb, held = _products(s, x.e - up[:, None], x.shape, x.negative)
+    pa, pb, held = _products(s, x.e - up[:, None], x.shape, x.negative, x.mantissas)
     r_held = np.ones(n, bool)
     if x.rest_used.any():
         ra, rb, r_held = _products(s, x.rest - up, np.zeros(n, np.int64), x.rest_negative)
@@ -951,7 +990,9 @@ def _fractions(M: int) -> Ints:
     return found
 
 
-def _numbers(s: _Setting, fmt: Format, e: Ints, shape: Ints, negative: Mask) -> tuple[Codes, Mask]:
+def _numbers(
+    s: _Setting, fmt: Format, e: Ints, shape: Ints, negative: Mask, mantissa: Ints | None = None
+) -> tuple[Codes, Mask]:
     """Codes of one number each, and where the format has it."""
     M, low, word = fmt.mantissa_bits, fmt.min_exponent, fmt.code_dtype
     whole = np.dtype(np.int64 if fmt.width == 64 else np.int32)
@@ -970,6 +1011,8 @@ def _numbers(s: _Setting, fmt: Format, e: Ints, shape: Ints, negative: Mask) -> 
         (at,) = (shapes == one).nonzero()
         if len(at):
             flat[at] = draw(len(at))
+    if mantissa is not None:
+        fraction = mantissa.astype(whole)
     e = e.astype(whole)  # no code overflows: beyond the format all exponents are its next
     down = clip(low - e, 0, M + 1)
     binade = clip(e - low, 0, fmt.max_exponent + 1 - low)
@@ -980,8 +1023,11 @@ def _numbers(s: _Setting, fmt: Format, e: Ints, shape: Ints, negative: Mask) -> 
     return words, held
 
 
-def _products(s: _Setting, e: Ints, shape: Ints, negative: Mask) -> tuple[Codes, Codes, Mask]:
+def _products(
+    s: _Setting, e: Ints, shape: Ints, negative: Mask, mantissas: Ints | None = None
+) -> tuple[Codes, Codes, Mask]:
     """Codes of a and b: normal numbers, with exponents as even as can be, where there are such."""
+    of_a, of_b = (None, None) if mantissas is None else np.moveaxis(mantissas, 2, 0)
     fa, fb = s.box.formats[:2]
     lowest = np.maximum(fa.min_exponent, e - fb.max_exponent)
     half = clip(e >> 1, lowest, np.minimum(fa.max_exponent, e - fb.min_exponent))
@@ -992,6 +1038,7 @@ def _products(s: _Setting, e: Ints, shape: Ints, negative: Mask) -> tuple[Codes,
     half = select(shape == _SMALL, fa.min_exponent - min(1, fa.mantissa_bits), half)
     half = select(shape == _LEAST, fa.min_exponent - fa.mantissa_bits, half)
     b_shape = _OF_B.take(shape)
-    a, a_held = _numbers(s, fa, half, shape, negative)
-    b, b_held = _numbers(s, fb, e - half, b_shape, s.one_in(2, *e.shape) & (shape == _ANY))
+    a, a_held = _numbers(s, fa, half, shape, negative, of_a)
+    b_minus = s.one_in(2, *e.shape) & (shape == _ANY)
+    b, b_held = _numbers(s, fb, e - half, b_shape, b_minus, of_b)
     return a, b, a_held & b_held
