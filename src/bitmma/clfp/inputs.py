@@ -155,23 +155,24 @@ def _is_nan(fmt: Format, codes: Codes) -> Codes:
 
 
 class Sample:
-    """Some of all the dot products that are drawn, evenly spaced, however many these become."""
+    """So many of all the dot products that are drawn, evenly spread over them.
+
+    Not every so many, for kinds of inputs follow each other in turn: those are picked whose number
+    times the golden ratio has the smallest fractions.
+    """
 
     def __init__(self, size: int) -> None:
-        self.size, self._every, self._drawn = size, 1, 0
-        self._kept: list[Dots] = []  # of every so many one, the first included
+        self.size, self._drawn = size, 0
+        self._keys, self.picked = np.empty(0), Dots(*np.empty((3, 0)))
 
     def add(self, x: Dots) -> None:
-        kept = Dots.join([*self._kept, x[-self._drawn % self._every :: self._every]])
-        self._drawn += x.count
-        while kept.count > 2 * self.size:
-            kept, self._every = kept[::2], 2 * self._every
-        self._kept = [Dots.join([kept])]  # without the arrays that it is a part of
-
-    def picked(self) -> Dots:
-        (kept,) = self._kept
-        size = min(self.size, kept.count)
-        return kept[np.linspace(0, kept.count - 1, size).astype(int)]
+        number = np.arange(self._drawn, self._drawn + x.count)
+        keys = np.concatenate([self._keys, number * ((5**0.5 - 1) / 2) % 1])
+        lowest = np.sort(np.argsort(keys)[: self.size])
+        old = lowest[lowest < len(self._keys)]
+        new = x[lowest[len(old) :] - len(self._keys)]
+        self.picked = Dots.join([self.picked[old], new]) if len(old) else new
+        self._keys, self._drawn = keys[lowest], self._drawn + x.count
 
 
 def coverage(box: Box, model: Model, x: Dots) -> dict[str, int]:

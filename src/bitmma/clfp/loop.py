@@ -423,7 +423,7 @@ class _Run:
                 size = min(16 * size, most)
         self.note("differential test", f"{model!r}: {tested} outputs, no difference")
         self.report.tested = tested
-        self.report.coverage = coverage(self.box, model, sample.picked())
+        self.report.coverage = coverage(self.box, model, sample.picked)
         sure = 0.05 ** (1 / drawn)
         self.report.confidence = (
             f"agrees on {tested:,} outputs, {drawn:,} of them drawn independently: on inputs like "

@@ -456,6 +456,7 @@ def _to_the_bit(s: _Setting, n: int) -> _Terms:
     sums += s.choose([-1, 0, 1, 1, 3], tries) << hair
     M_a, M_b = (f.mantissa_bits for f in s.box.formats[:2])
     e, a, b, found = adding_up(np.maximum(sums, 1), count, M_a, M_b, s.rng)
+    most = e.shape[1]
     x = s.empty(n, most, placed=False)
     (rows,) = found.nonzero()
     if not len(rows):
