@@ -226,6 +226,11 @@ EDGES: list[tuple[str, str, int, FDPA, str, Any, Any]] = [
     ("bf16", "f32", 4,
      changed(FLUSHED, F=30, F_c=30, F_sum=24, rho=Conversion("RA", "f32"), tiny="after"),
      "cut_sum", "RZ", "RA"),
+    ("f32", "f32", 4,
+     changed(FLUSHED, F=30, F_c=30, F_sum=23, cut_sum="RNE", rho=RZ_FP32), "tiny", "before", None),
+    ("f32", "f32", 4,
+     changed(FLUSHED, F=30, F_c=30, F_sum=23, cut_sum="RNE", tiny="after"), "tiny", "before",
+     "stored"),
     ("bf16", "f32", 4, changed(CUT, F=13, F_c=13, flush_c="sign", flush_out="sign", zero="ieee"),
      "rho", Conversion("RNE", "f32", 17), Conversion("RNE", "f32", 16)),
     ("e5m2", "f32", 2, changed(CUT, L=1, rho=Conversion("RU", "f32", 13)), "zero", "signed", None),
@@ -371,3 +376,15 @@ def test_every_aim_draws_rows_that_the_formats_hold() -> None:
         assert len({aim.name for aim in AIMS}) == len(AIMS) and all(aim.fed for aim in AIMS)
         again = separating(box, [model, changed(model, F=12)], 100 * len(AIMS), 1)
         assert (x.a == again.a).all() and (x.c == again.c).all()
+
+
+def test_a_cut_to_as_many_bits_finds_what_is_tiny_after_rounding() -> None:
+    """Cut to 24 bits and converted toward zero, or converted at once: one function, if flushed."""
+    box = box_of("f32", "f32", 4)
+    cut = changed(FLUSHED, F=30, F_c=30, F_sum=23, cut_sum="RNE", rho=RZ_FP32)
+    at_once = changed(FLUSHED, F=30, F_c=30, tiny="after")
+    assert kind(cut, box) == kind(at_once, box)
+    assert not any(differ(box, cut, at_once, 8000, seed) for seed in range(4))
+    stored = changed(at_once, tiny="stored")
+    assert kind(stored, box) != kind(cut, box)
+    assert any(differ(box, cut, stored, 8000, seed) for seed in range(4))

@@ -18,6 +18,9 @@ GRID, BITS = -8, 10
 def magnitudes(sums: Sums) -> list[int]:
     """All sums, in units of 2^grid, with no more bits than they have."""
     found = range(1, 1 << BITS)
+    if sums.under is not None:
+        last, end = 1 << sums.under - GRID, 1 << sums.e_min - GRID
+        found = [n for n in found if n % last == 0 or not end - (end >> sums.kept) <= n < end]
     return [n for n in found if n.bit_length() - (n & -n).bit_length() <= sums.bits]
 
 
@@ -33,7 +36,10 @@ def rounded(n: int, pair: Pair, sums: Sums) -> tuple[int, bool]:
     if sums.tiny != "stored" and abs(whole) < 1 << sums.e_min - sums.grid:
         return 0, False
     e = max(e, sums.e_min)
-    return shifted(n, e - sums.kept, pair.mode), False
+    result = shifted(n, e - sums.kept, pair.mode)
+    if sums.under is not None and abs(result) < 1 << sums.e_min - GRID:
+        return 0, False
+    return result, False
 
 
 def shifted(n: int, q: int, mode: str) -> int:
@@ -61,15 +67,19 @@ def random_sums(rng: np.random.Generator) -> Sums:
     signs: tuple[int, ...] = [(), (-1,), (-1, 1)][int(rng.integers(3))]
     bits = int(rng.choice([3, 4, 5, 6, 7, 30]))
     tiny = ["stored", "after", "before"][int(rng.integers(3))]
-    return Sums(bits, GRID, int(rng.integers(1, 5)), e_min, e_sum, signs, GRID, tiny)
+    kept = int(rng.integers(1, 5))
+    if rng.random() < 0.5:
+        return Sums(bits, GRID, kept, e_min, e_sum, signs, GRID, tiny)
+    under = max(GRID, e_min - kept - int(rng.integers(-1, 5)))
+    return Sums(bits, GRID, kept, e_min, e_sum, signs, e_min - 1, tiny, under)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(12))
 def test_pairs_are_one_exactly_where_all_results_are(seed: int) -> None:
     """All cuts to some bits, and none, with all modes: classes by tables are classes by rule."""
     sums = random_sums(np.random.default_rng(seed))
     if every := seed % 2 == 0:  # sums reach far enough above their grid to show all differences
-        sums = sums._replace(bits=int(3 + seed // 2), e_sum=None, signs=(), tiny="stored")
+        sums = Sums(3 + seed // 2, GRID, sums.kept, sums.e_min, None, (), GRID)
     for bits in (2, 4) if seed % 4 < 2 else (1, 5):
         pairs = [Pair(bits, *x) for x in itertools.product(ROUNDINGS, repeat=2)]
         pairs += [Pair(None, "RZ", mode) for mode in ROUNDINGS]
@@ -103,7 +113,7 @@ def test_a_cut_before_them_that_changes_nothing() -> None:
     met: Counter[bool] = Counter()
     for seed in range(300):
         rng = np.random.default_rng([seed, 1])
-        sums = random_sums(rng)._replace(bits=30)
+        sums = random_sums(rng)._replace(bits=30, under=None, low=GRID)
         cut, cut_sum, mode = rng.choice(list(ROUNDINGS), 3).tolist()
         pair = Pair(None if rng.random() < 0.5 else int(rng.integers(2, 7)), cut_sum, mode)
         first, top = sums.e_min - sums.kept + int(rng.integers(-4, 2)), sums.e_min + 1

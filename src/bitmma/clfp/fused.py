@@ -835,24 +835,14 @@ def _signs_of_sums(model: FDPA, x: Reach) -> Iterator[Found]:
 def _tiny_results(model: FDPA, x: Reach) -> Iterator[Found]:
     """The rules for what is tiny differ just below 2^e_min, where such a sum is rounded to that.
 
-    RZ does not. Sums of that exponent, e_min - 1, are on the grid of their last bit, and of F_sum's
-    cut; sums of outputs, and of these and c, on that of outputs and of c. If that is the grid of
-    the outputs there, no sum is rounded; if it has one bit more, none is by exponents without end,
-    and "after" is "before".
-
-    What is cut below an early c is on the grid 2^(c_low - F), or finer by F_c. Without c, n
-    products of at most ``size`` 2^e that reach 2^e_min (1 - 2^-kept), from where on anything is
-    rounded to 2^e_min, have an e that says the grid as well.
+    RZ does not. Sums that near have a grid, see `Reach.under`, and that of F_sum's cut; sums of
+    outputs, and of these and c, that of outputs and of c. If it is the grid of the outputs there,
+    no sum is rounded; if it has one bit more, none is by exponents without end, and "after" is
+    "before".
     """
     if model.tiny == "stored" or model.rho_products is not None:
         return
-    e, F_sum = x.e_min - 1, model.F_sum
-    grid = max(x.grid, e - x.sum_bits(model))
-    if model.c == "early" and model.groups == 1 and model.F is not None and model.F_c is not None:
-        whole = x.n * up(x.size, model.F) / (1 - _TWO**-x.kept)
-        power = _power_above(whole)
-        alone = x.e_min - (power.numerator.bit_length() - 1 - (power > whole)) - model.F
-        grid = max(grid, min(x.c_low - max(model.F, model.F_c), alone))
+    e, F_sum, grid = x.e_min - 1, model.F_sum, x.under(model)
     if F_sum is not None:
         grid = max(grid, (e if model.e_sum is None else max(e, model.e_sum)) - F_sum)
     if not x.chained:
@@ -861,6 +851,23 @@ def _tiny_results(model: FDPA, x: Reach) -> Iterator[Found]:
         yield {"tiny": "stored"}, "tiny: no sum is rounded to the smallest normal number from below"
     elif grid >= x.step - 1:
         yield {"tiny": "after"}, 'tiny: "after" and "before" are alike, sums have too few bits'
+
+
+@_rule
+def _cut_without_end(model: FDPA, x: Reach) -> Iterator[Found]:
+    """A cut of the sum to as many bits as are kept rounds as exponents without end would.
+
+    What is left is converted as it is, or below 2^e_min, and flushed, unless it is rounded to that
+    once more: not where tiny sums are found by what is left, nor by RZ. So "after" says the same.
+    """
+    rho, modes = model.rho, (model.cut_sum, model.rho.mode)
+    if model.F_sum != x.kept or model.e_sum is not None or not x.chained:
+        return
+    signs = model.flush_out == "zero" or (model.flush_out == "sign" and model.zero != "plus")
+    plain = rho.overflow == "inf" and (model.zero != "ieee" or "RD" not in modes)
+    if signs and plain and (model.tiny != "stored" or rho.mode == "RZ"):
+        rho = dataclasses.replace(rho, mode=model.cut_sum)
+        yield {"F_sum": None, "rho": rho, "tiny": "after"}, 'F_sum: tiny "after" says the same'
 
 
 @_rule

@@ -112,7 +112,22 @@ class Reach:
         flushed = model.flush_out == "zero" or (model.flush_out == "sign" and model.zero != "plus")
         low = self.e_min - 1 if flushed and (e_sum is None or e_sum <= self.e_min) else self.grid
         bits, tiny = self.sum_bits(model), model.tiny if model.flush_out != "no" else "stored"
-        return Sums(bits, self.grid, self.kept, self.e_min, e_sum, signs, low, tiny)
+        under = self.under(model) if low == self.e_min - 1 else None
+        return Sums(bits, self.grid, self.kept, self.e_min, e_sum, signs, low, tiny, under)
+
+    def under(self, model: FDPA) -> int:
+        """A grid of a step's sums of 2^e_min (1 - 2^-kept) and more, below 2^e_min.
+
+        They have no bits but ``sum_bits`` below their first. And what is cut below an early c is on
+        the grid 2^(c_low - F), or finer by F_c; without c, n products of at most ``size`` 2^e have
+        to come so far, which says of their e how low it can be.
+        """
+        grid = max(self.grid, self.e_min - 1 - self.sum_bits(model))
+        F, F_c = model.F, model.F_c
+        if model.c == "late" or model.groups > 1 or F is None or F_c is None:
+            return grid
+        whole = self.n * up(self.size, F) / (1 - _TWO**-self.kept)
+        return max(grid, min(self.c_low - max(F, F_c), self.e_min - _log2(whole) - F))
 
     def sum_bits(self, model: FDPA) -> int:
         """How many bits below its first a step's sum has at the most."""

@@ -57,6 +57,7 @@ class Sums(NamedTuple):
         signs: of which sums it is seen that they were cut to 0, and not converted to it.
         low: lower exponents of sums need not be looked at: their results are zeros.
         tiny: which of them are flushed; "stored" also where none is.
+        under: if all below 2^e_min are: a grid of sums of 2^e_min (1 - 2^-kept) and more.
     """
 
     bits: int
@@ -67,6 +68,7 @@ class Sums(NamedTuple):
     signs: tuple[int, ...]
     low: int
     tiny: str = "stored"
+    under: int | None = None
 
 
 @functools.lru_cache(1 << 14)
@@ -124,11 +126,12 @@ def _candidates(pair: Pair, modes: tuple[str, ...]) -> Iterator[Pair]:
         yield from (Pair(bits, cut, mode) for mode in allowed for cut in _CUTS)
 
 
-def _steps(pair: Pair, sums: Sums, e: int, last: int) -> tuple[int, ...]:
+def _steps(pair: Pair, sums: Sums, e: int, last: int) -> tuple[int | str, ...]:
     """max(g, G) and y - t(y) of both signs, odd and even, for sums of this exponent.
 
-    And from where on they are not tiny, if that is below 2^e_min. Numbers are in units of the fine
-    grid.
+    And from where on they are not tiny, if that is below 2^e_min. If all else is flushed there,
+    that is all; it is no further below than the outputs' last place, where the cut is not coarser.
+    Numbers are in units of the fine grid.
     """
     G = max(e, sums.e_min) - sums.kept
     g = _cut_grid(pair, sums, e)
@@ -136,6 +139,9 @@ def _steps(pair: Pair, sums: Sums, e: int, last: int) -> tuple[int, ...]:
     if sums.e_sum is not None:
         coarse = min(coarse, max(e, sums.e_sum) - last)
     fine = max(e - sums.bits, sums.grid, coarse - _FINER)
+    if sums.under is not None and e == sums.e_min - 1 and (g is None or g <= G):
+        fine = min(max(fine, sums.under), e)
+        return ("ends", *((1 << e + 1 - fine) - t for t in _not_tiny(pair, sums, e, fine)))
     ends = _not_tiny(pair, sums, e, fine)
     G, g = G - fine, 0 if g is None else max(0, g - fine)
     step = max(g, G)
@@ -148,9 +154,9 @@ def _steps(pair: Pair, sums: Sums, e: int, last: int) -> tuple[int, ...]:
 
 def _not_tiny(pair: Pair, sums: Sums, e: int, fine: int) -> list[int]:
     """From where on sums just below 2^e_min are not tiny, of both signs, in units of 2^fine."""
-    if sums.tiny == "stored" or e != sums.e_min - 1:
+    if e != sums.e_min - 1 or (sums.tiny == "stored" and sums.under is None):
         return []
-    g, G = _cut_grid(pair, sums, e), e - sums.kept - fine
+    g, G = _cut_grid(pair, sums, e), e - sums.kept - fine + (sums.tiny == "stored")
     g = 0 if g is None else max(0, g - fine)
     y = -(-(1 << e + 1 - fine) >> g) << g
     if sums.tiny == "before":
