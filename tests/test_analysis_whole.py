@@ -6,11 +6,8 @@ Exact results are computed here in Python's fractions, from the definitions.
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
-import sys
 from collections import defaultdict
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,16 +25,7 @@ from bitmma.models import (
     SumTree,
     as_fdpa,
 )
-
-
-def load_fuzzer() -> Any:
-    path = Path(__file__).parents[1] / "scripts" / "fuzz_kernels.py"
-    spec = importlib.util.spec_from_file_location("fuzz_kernels_of_analysis", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # its dataclasses look themselves up
-    spec.loader.exec_module(module)
-    return module
+from fuzzer import fuzzer
 
 
 def fractions(x: Any) -> Any:
@@ -242,7 +230,7 @@ def made_up(unit: Any) -> bitmma.Instruction:
 @pytest.mark.parametrize("part", range(4))
 def test_random_units(part: int) -> None:
     """Every field of FDPA and SumTree drawn, and the families: parts add up, bounds hold."""
-    fuzzer, rng = load_fuzzer(), np.random.default_rng(part)
+    rng = np.random.default_rng(part)
     tightest: dict[str, float] = defaultdict(float)
     counted = 0
     for number in range(60):

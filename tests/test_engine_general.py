@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib.util
 import itertools
-import sys
 from collections import defaultdict
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,21 +33,9 @@ from bitmma.models import (
     SumTree,
     as_fdpa,
 )
+from fuzzer import fuzzer
 
 Check = Callable[..., None]
-
-
-def load_fuzzer() -> Any:
-    path = Path(__file__).parents[1] / "scripts" / "fuzz_kernels.py"
-    spec = importlib.util.spec_from_file_location("fuzz_kernels", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # its dataclasses look themselves up
-    spec.loader.exec_module(module)
-    return module
-
-
-fuzzer = load_fuzzer()
 
 
 def compare(

@@ -12,6 +12,7 @@ import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,9 +20,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from bitmma import cases, engine, formats, isa, reference
+from bitmma import cases, engine, formats, isa, models, reference
 from bitmma.formats import FORMATS, Kind
 from bitmma.render import Explanation, code_text, hex_float, value_of, value_text
+from fuzzer import fuzzer
 
 # One instruction of every kind of model, short and long.
 KINDS = [
@@ -351,3 +353,73 @@ def test_plain_text_needs_no_rich() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert out.stdout == "4.0\n"
+
+
+# --- units of any kind ----------------------------------------------------------------------------
+
+
+def explained(u: Any, count: int, seed: int) -> Iterator[Explanation]:
+    x = cases.generate(
+        u.model, u.a, u.b, u.c, u.k, count, seed, scale_format=u.scale, block=u.block
+    )
+    for i in range(count):
+        scales = {
+            name: getattr(x, name)[i].tolist() for name in ("scale_a", "scale_b") if u.scale
+        }  # fmt: skip
+        yield Explanation(
+            reference.trace(
+                u.model, x.a[i].tolist(), x.b[i].tolist(), int(x.c[i]), a_format=u.a,
+                b_format=u.b, c_format=u.c, scale_format=u.scale, block=u.block, **scales,
+            ),
+            "any unit",
+        )  # fmt: skip
+
+
+def test_any_unit_can_be_explained() -> None:
+    """In every way of showing it: cuts far from each other, nothing cut, exponents of any size."""
+    seen: set[str] = set()
+    for seed in range(60):
+        rng = np.random.default_rng([seed, 31])
+        L = int(fuzzer.pick(rng, (1, 2, 4, 8)))
+        u = fuzzer.draw_general(rng, L) if seed % 3 else fuzzer._hypothetical(rng)
+        if u.k > 64 or (u.block and u.k % u.block):
+            continue
+        seen.add(u.model.family)
+        for e in explained(u, 6, seed):
+            code = code_text(formats.get(e.trace.d_format), e.code)
+            last = str(e).rstrip().splitlines()[-1]
+            assert f"{code} = {value_text(e.trace.d_format, e.code)}" in last
+            assert ET.fromstring(e.to_svg()) is not None and "<table" in e.to_html()
+            assert e.to_dict()["result"]["code"] == code
+    assert len(seen) > 7, seen
+
+
+def test_what_is_cut_above_the_point() -> None:
+    """A zero's exponent far below all others is where such sums are counted from."""
+    model = models.FDPA(
+        4, 9, c="late", F_c=None, e_zero=-100_000, rho_products=models.RNE_FP16, zero="ieee"
+    )
+    unit = fuzzer.Unit(model, "tf32", "tf32", "f32", 8)
+    texts = [str(e) for e in explained(unit, 30, 104)]
+    assert any("|" in text for text in texts)
+    exact = dataclasses.replace(model, F=None, F_sum=10)  # nothing aligned, and something to say
+    assert any(
+        "sum, cut by RZ" in str(e) for e in explained(dataclasses.replace(unit, model=exact), 9, 1)
+    )
+
+
+@pytest.mark.parametrize(("less", "tiny"), [(-150, "after"), (-151, "before"), (-149, "stored")])
+def test_a_flushed_sum_says_so(less: int, tiny: Any) -> None:
+    """2^-126 and a hair less, which may or may not count as tiny."""
+    fmt = formats.get("f32")
+    a, b = [fmt.encode(1, -63), fmt.encode(-1, less + 63)], [fmt.encode(1, -63)] * 2
+    words = {"a_format": "f32", "b_format": "f32", "c_format": "f32"}
+    exact = models.FDPA(2, None, F_c=None, rho=models.RNE_FP32)
+    for plain in (exact, models.SumTree("(0 1)")):
+        model: Any = dataclasses.replace(plain, flush_out="sign", tiny=tiny)
+        said = str(Explanation(reference.trace(model, a, b, 0, **words), "x"))
+        assert "is below 2^-126: flushed" in said and "→ 0x00000000 = 0" in said
+        if tiny != "stored":
+            kept = dataclasses.replace(model, tiny="stored")
+            said = str(Explanation(reference.trace(kept, a, b, 0, **words), "x"))
+            assert "flushed" not in said

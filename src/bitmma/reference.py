@@ -895,6 +895,7 @@ def _open_step(work: _Work, model: FDPA, lanes: Sequence[int], c: _Operand | Non
     if model.c == "late":
         if model.rho_products is not None:
             code = _rounded(model, total, model.rho_products, signs)
+            notes += _flush_note(model, total, model.rho_products, code)
             t = _summand("T", _Operand(formats.get(model.rho_products.format), code))
             notes.append(f"sum of products, {model.rho_products}: {_text(t)}")
             special = _specials([t.special], addend)
@@ -923,6 +924,7 @@ def _open_step(work: _Work, model: FDPA, lanes: Sequence[int], c: _Operand | Non
         total = _cut_number(total, own, model.F_sum, model.cut_sum)
         notes.append(f"sum, cut by {model.cut_sum}: {_value_text(*total)}")
     code = _rounded(model, total, model.rho, signs)
+    notes += _flush_note(model, total, model.rho, code)
     exact = model.F is model.F_c is model.F2 is model.F_groups is None
     shown = None if exact or not aligned else e
     return Step(
@@ -1029,7 +1031,18 @@ def _added(model: FDPA | SumTree, title: str, terms: Sequence[_Summand], rho: Co
     total = _exact_sum([(t.n, t.q) for t in terms])
     code = _rounded(model, total, rho, [_zero_sign(t) for t in terms])
     shown = tuple(Aligned(t.name, t.n, t.q, t.e, t.n, t.q) for t in terms)
-    return Step(title, shown, None, total, (), str(rho), rho.format, code)
+    notes = _flush_note(model, total, rho, code)
+    return Step(title, shown, None, total, tuple(notes), str(rho), rho.format, code)
+
+
+def _flush_note(
+    model: FDPA | SumTree, total: tuple[int, int], rho: Conversion, code: int
+) -> list[str]:
+    """What is to be said where a sum that is not zero became one for being tiny."""
+    fmt = formats.get(rho.format)
+    if model.flush_out == "no" or not total[0] or code & ~fmt.sign_bit:
+        return []
+    return [f"{_value_text(*total)} is below 2^{fmt.min_exponent}: flushed"]
 
 
 def _rounded(

@@ -102,6 +102,9 @@ def _binary(kept: int, unit: int, cut: tuple[int, int], point: int, whole: int) 
     places = max(point - unit, 0)
     if places > _DIGITS_SHOWN:
         return _cell(f"{exact_text(kept, unit)}", "kept")
+    if unit > point and (cut[0] or unit - point > _DIGITS_SHOWN):  # cut above the point, or far
+        lost = (_Span("|", "dim"), _Span(exact_text(*cut), "cut")) if cut[0] else ()
+        return (_Span(exact_text(kept, unit), "kept"), *lost)
     if unit > point:
         kept, unit = kept << (unit - point), point
     negative = kept < 0 or (kept == 0 and cut[0] < 0)
@@ -208,8 +211,9 @@ def _step(step: Step, model: Model, start: int) -> _Block:
             return step.e_max
         return term.unit + F
 
-    spans = [(t.kept, t.unit, point(t)) for t in step.terms]
-    if aligned and step.e_max is not None:
+    spans = []
+    if step.e_max is not None:
+        spans = [(t.kept, t.unit, point(t)) for t in step.terms]
         spans += [(*x, step.e_max) for x in (total, result) if x]
     whole = max(1, _whole(spans))
 
