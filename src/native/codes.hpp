@@ -341,7 +341,7 @@ class Codes {
     switch (kind_) {
       case bytes:
         bytes_.find(m, j0, count, pos, n);
-        if (f_.width < 8) bytes_.change([&](vb x) { return shifted_up(x); });
+        if (f_.width < 8) bytes_.change([&](vb x) { return seen_ |= x, shifted_up(x); });
         return true;
       case half: return halves_.find(m, j0, count, pos, n), true;
       case upper: return halves_.find(m, j0, count, pos, n), find_top() && usable_top();
@@ -349,6 +349,7 @@ class Codes {
       default: return false;
     }
   }
+  vb seen() const { return seen_; }  // all bits of codes narrower than a byte, since `take` was first asked
   // `top` and `low` of these codes, if they have 16 bits or more. False if there are specials.
   bool find_top() {
     if (kind_ == words) return find_top<vu>(words_, word_);
@@ -409,6 +410,7 @@ class Codes {
   Format f_;
   Kind kind_;
   i32 top_ = 0, low_ = 0;
+  vb seen_{};
   ByteFields byte_{};
   WordFields word_{};
   CodeLines<u8, columns> bytes_;
@@ -502,6 +504,7 @@ template <class Fields> struct FromCodes {
 struct Codes {
   Codes(const Format&, i64) {}
   bool serve() const { return false; }
+  vb seen() const { return vb{}; }
 };
 
 #endif

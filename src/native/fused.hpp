@@ -250,7 +250,16 @@ template <class Kernel> class Walk {
                                     : few_rows_chunk(job.b, s_.b.bytes()));
   }
 
+  // Every block takes its codes, straight or for a panel.
+  bool looks_at_columns() const { return codes_.serve() && !always_wide_; }
+
   void run() {
+    walk();
+    tell_beyond(job_, s_.b, codes_.seen() | cols_.seen());
+  }
+
+ private:
+  void walk() {
     rows_.read(job_.a), cols_.read(job_.b.transposed());
     const i64 first = straight_ ? columns_to_line(job_.b.transposed(), s_.b.bytes(), job_.N) : columns;
     for (i64 p0 = 0, next = chunk_; p0 < layout_.total; p0 = p1_) {
@@ -276,8 +285,6 @@ template <class Kernel> class Walk {
       next = job_.M > 16 && 2 * done_wide_ > strips ? whole_steps(wide_chunk_target) : chunk_;
     }
   }
-
- private:
   i64 whole_steps(i64 positions) const { return std::max<i64>(1, positions / unit_) * unit_; }
 
   static constexpr i64 row_block = 256;
