@@ -465,7 +465,12 @@ template <class Kernel> class Walk {
   // Rows straight from B's codes, from the first on as long as nothing asks for more than numbers near
   // each other; how many were done.
   i64 straight(i64 i0, i64 rows, i64 j0, i64 cols, i64 p0, i64 p1) {
-    if (!codes_.take(job_.b.transposed(), j0, cols, pos_.data(), p1 - p0)) return 0;
+    const Mat b = job_.b.transposed();
+    if (codes_.suppose(b, j0, cols, pos_.data(), p1 - p0))
+      if (const i64 done = straight_rows(i0, rows, j0, cols, p0, p1)) return done;
+    return codes_.take(b, j0, cols, pos_.data(), p1 - p0) ? straight_rows(i0, rows, j0, cols, p0, p1) : 0;
+  }
+  i64 straight_rows(i64 i0, i64 rows, i64 j0, i64 cols, i64 p0, i64 p1) {
     alignas(64) i32 tops[columns];
     std::fill(tops, tops + columns, codes_.top());
     Extremes panel;
@@ -485,7 +490,7 @@ template <class Kernel> class Walk {
       auto holds = [&](const auto& fields) {
         using Fields = std::decay_t<decltype(fields)>;
         const FromCodes<Fields> from{&scaled_[at], &a_.distance4[at], &joined_[at / sizeof(typename Fields::Code)], codes_.lines(),
-                                     codes_.top_field(), nearest_[size_t(r)], fields, aside_.data()};
+                                     codes_.top_field(), nearest_[size_t(r)], codes_.least_field(), fields, aside_.data()};
         return kernel_.template narrow<NV>(x, from, c) && from.clean();
       };
       if (!codes_.with_fields(holds)) return r;
