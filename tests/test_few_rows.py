@@ -256,6 +256,46 @@ def test_how_far_bf16_and_tf32_may_reach(format: str, top: int, span: int) -> No
         compare(TFDPA(16, 25, RNE_FP32), format, 16, A, laid(B, layout), None, None, None)
 
 
+#: How far beyond all others a code of one tile lies.
+BEYOND = (0, 1, 2, 3, 4, 60)
+
+
+@pytest.mark.parametrize("M", [1, 3])
+@pytest.mark.parametrize("format", ["bf16", "tf32"])
+def test_tiles_are_supposed_to_be_like_those_before(format: str, M: int) -> None:
+    """A code of a tile above or below all others, a little, far, special, subnormal or 0."""
+    rng = np.random.default_rng(M)
+    fmt = formats.get(format)
+    fraction = fmt.mantissa_bits + fmt.dropped_bits
+    others = [fmt.bias - 6 - f << fraction for f in BEYOND]
+    others += [fmt.bias + 2 + f << fraction for f in BEYOND]
+    others += [0, 1 << fmt.dropped_bits, 1 << fraction, *special_codes(format)]
+    for other in others:
+        A = draw(rng, format, (M, 64), fmt.bias - 4, fmt.bias + 2, 0.1)
+        B = draw(rng, format, (64, 64 * 5), fmt.bias - 6, fmt.bias + 2, 0)
+        B[0, ::16], B[1, ::16] = (fmt.bias - 6) << fraction, (fmt.bias + 2) << fraction
+        sign = int(pick(rng, (0, fmt.sign_bit)))
+        B[rng.integers(64), rng.integers(64, 4 * 64)] = other | sign
+        B[:, rng.integers(64 * 4, 64 * 5)] = other  # whose results may be subnormal
+        for model in (TFDPA(), TRFDPA(8, 24, 31)):
+            compare(model, format, model.L, A, B, None, None, None)
+
+
+@pytest.mark.parametrize("step", [-3, -1, 1, 3])
+@pytest.mark.parametrize("format", ["bf16", "tf32"])
+def test_tiles_that_are_less_and_less_alike(format: str, step: int) -> None:
+    """Beyond what all are supposed to span, and what one may."""
+    rng = np.random.default_rng(step + 3)
+    fmt = formats.get(format)
+    B = np.hstack([
+        draw(rng, format, (32, 32), fmt.bias + step * j - 4, fmt.bias + step * j, 0)
+        for j in range(24)
+    ])  # fmt: skip
+    for below in (0, 20):
+        A = draw(rng, format, (2, 32), fmt.bias - below, fmt.bias, 0.1)
+        compare(TFDPA(), format, 16, A, B, None, None, None)
+
+
 @pytest.mark.parametrize(("model", "format"), [(EFDPA(4), "f16"), (EFDPA(2), "bf16")])
 def test_how_far_exact_sums_may_reach(model: EFDPA, format: str) -> None:
     """Exponents of rows and columns as far apart as a float64 holds sums, one less, one more."""

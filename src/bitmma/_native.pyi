@@ -19,7 +19,7 @@ def mma(
     promote_scale_a: Any = None,
     promote_scale_b: Any = None,
     watch: npt.NDArray[np.int64] | None = None,
-) -> None: ...
+) -> bool: ...
 
 class Direct:
     def __init__(

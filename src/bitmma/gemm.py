@@ -108,16 +108,17 @@ def matmul(
             and D differ in format, so that D cannot be the next one's C. What an executor's task
             raised is raised here.
     """
-    plan = planned(
-        A, B, C, instruction=instruction, schedule=schedule, epilogue=epilogue,
+    plan_with = functools.partial(
+        planned, A, B, C, instruction=instruction, schedule=schedule, epilogue=epilogue,
         scale_a=scale_a, scale_b=scale_b, promote_scale_a=promote_scale_a,
         promote_scale_b=promote_scale_b, promote_block_a=promote_block_a,
         promote_block_b=promote_block_b,
     )  # fmt: skip
-    if executor is None:
-        codes = plan.compute(threads, progress)
-    else:
-        codes = _submitted(plan, executor, threads, progress)
+    if executor is not None:  # tasks are submitted only once all codes are known to be good
+        plan = plan_with()
+        return operands.wrap(_submitted(plan, executor, threads, progress), plan.d, plan.kind)
+    plan = plan_with(to_codes=operands.as_codes)
+    codes = operands.computed(lambda: plan.compute(threads, progress), plan_with)
     return operands.wrap(codes, plan.d, plan.kind)
 
 
@@ -135,15 +136,17 @@ def planned(
     promote_scale_b: Any | None = None,
     promote_block_a: tuple[int, int] = (1, 128),
     promote_block_b: tuple[int, int] = (128, 128),
+    to_codes: operands.ToCodes = operands.to_codes,
 ) -> Product:
-    """The checked product, not yet computed. Arguments and errors as `matmul`."""
+    """The checked product, not yet computed. Arguments and errors as `matmul`; ``to_codes`` as for
+    `bitmma.unit.Call.read`."""
     instr = resolve(instruction)
     schedule = _checked(schedule, Schedule, "schedule") or Schedule()
     epilogue = _checked(epilogue, Epilogue, "epilogue")
     if epilogue is not None and instr.d == "f64":
         raise ValueError(f"an epilogue is for FP32 accumulators, those of {instr.name} are f64")
     reader = _reader(instr, addend_format(instr, schedule, epilogue))
-    (a, b, c, more), kind = reader.read(A, B, C, scale_a, scale_b)
+    (a, b, c, more), kind = reader.read(A, B, C, scale_a, scale_b, to_codes)
     M, K, N = a.shape[-2], a.shape[-1], b.shape[-1]
     schedule.check(instr, K)
     if epilogue is not None:

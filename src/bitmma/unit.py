@@ -118,12 +118,15 @@ class Call:
             d = self._direct(A, B, C, scale_a, scale_b)
             if d is not None:
                 return d
-        codes, kind = self.read(A, B, C, scale_a, scale_b)
-        a, b, c, scales = codes
+        given = A, B, C, scale_a, scale_b
+        (a, b, c, scales), kind = self.read(*given, operands.as_codes)
         compute: Callable[..., Any] = self._of_any_size
         if self.shapes:
             compute = self._plan.dpa if self.vector else self._plan.mma
-        return operands.wrap(compute(a, b, c, threads=threads, **scales), self._d, kind)
+        d = operands.computed(
+            lambda: compute(a, b, c, threads=threads, **scales), lambda: self.read(*given)
+        )
+        return operands.wrap(d, self._d, kind)
 
     def read(
         self,
@@ -132,11 +135,16 @@ class Call:
         C: Array | None,
         scale_a: Array | None = None,
         scale_b: Array | None = None,
+        to_codes: operands.ToCodes = operands.to_codes,
     ) -> tuple[tuple[Any, Any, Any | None, dict[str, Any]], operands.Kind]:
-        """The operands as codes (a, b, c and the scales by name), checked, and their kind."""
+        """The operands as codes (a, b, c and the scales by name), checked, and their kind.
+
+        With `operands.as_codes` in place of `operands.to_codes`, codes of A and B are left for the
+        engine to check.
+        """
         name_a, name_b, name_c, k_axis_b = self._names
-        a, kind = operands.to_codes(A, self.a, name_a)
-        b, kind_b = operands.to_codes(B, self.b, name_b, k_axis_b)
+        a, kind = to_codes(A, self.a, name_a)
+        b, kind_b = to_codes(B, self.b, name_b, k_axis_b)
         kinds = None if kind_b is kind else {name_a: kind, name_b: kind_b}
         c = None
         if C is not None:

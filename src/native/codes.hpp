@@ -341,14 +341,25 @@ class Codes {
     switch (kind_) {
       case bytes:
         bytes_.find(m, j0, count, pos, n);
-        if (f_.width < 8) bytes_.change([&](vb x) { return shifted_up(x); });
+        if (f_.width < 8) bytes_.change([&](vb x) { return seen_ |= x, shifted_up(x); });
         return true;
       case half: return halves_.find(m, j0, count, pos, n), true;
-      case upper: return halves_.find(m, j0, count, pos, n), find_top() && usable_top();
-      case words: return words_.find(m, j0, count, pos, n), find_top() && usable_top();
+      case upper: return halves_.find(m, j0, count, pos, n), find_top() && usable_top() && learn();
+      case words: return words_.find(m, j0, count, pos, n), find_top() && usable_top() && learn();
       default: return false;
     }
   }
+  // The same without looking at them: exponents of bf16 or tf32 are supposed to lie where those of the tiles
+  // before did, or little beside. `FromCodes` sees whether they do. If not, `take` is to be asked after all.
+  bool suppose(const Mat& m, i64 j0, i64 count, const i64* pos, i64 n) {
+    supposed_ = supposes_ && count == columns;
+    if (!supposed_) return false;
+    if (kind_ == words) words_.find(m, j0, count, pos, n);
+    else halves_.find(m, j0, count, pos, n);
+    top_ = likely_top_, low_ = likely_low_;
+    return true;
+  }
+  vb seen() const { return seen_; }  // all bits of codes narrower than a byte, since `take` was first asked
   // `top` and `low` of these codes, if they have 16 bits or more. False if there are specials.
   bool find_top() {
     if (kind_ == words) return find_top<vu>(words_, word_);
@@ -369,6 +380,8 @@ class Codes {
   i32 top() const { return top_; }  // no exponent is above
   i32 low() const { return low_; }  // nor below, but zeros'
   u32 top_field() const { return u32(top_ + f_.bias); }
+  // Where exponents are supposed, no field is to be below: nor 0, which zeros and subnormal numbers share.
+  u32 least_field() const { return supposed_ ? u32(std::max(1, low_ + f_.bias)) : 0; }
   // What makes of the float that the fields stand for the number times 2^-top.
   float factor() const { return bits<float>(u32(127 + (kind_ == bytes ? 15 - f_.bias : 0) - top_) << 23); }
 
@@ -388,7 +401,16 @@ class Codes {
     // A half's highest exponent field is not a number's.
     return f.width <= 8 && (f.exponent_bits < 5 || (f.exponent_bits == 5 && ieee)) ? bytes : others;
   }
-  bool usable_top() const { return top_ - low_ <= widest && std::abs(top_) <= farthest; }
+  bool usable_top() const { return usable(top_, low_); }
+  static bool usable(i32 top, i32 low) { return top - low <= widest && std::abs(top) <= farthest; }
+  // What `take` found, for `suppose`: as a rule tiles are alike, so that all but the first are looked at once. No
+  // more of it where something was supposed rightly, but `take` had to be asked: for there are zeros, say.
+  bool learn() {
+    if (supposed_ && top_ <= likely_top_ && low_ >= likely_low_) hopeful_ = false;
+    likely_top_ = std::max(likely_top_, top_ + 1), likely_low_ = std::min(likely_low_, low_ - 2);
+    supposed_ = false, supposes_ = hopeful_ && usable(likely_top_, likely_low_);
+    return true;
+  }
   // By the largest magnitude, and the least but 0.
   template <class V, class Lines, class Fields> bool find_top(const Lines& lines, const Fields& f) {
     using Code = typename Fields::Code;
@@ -408,7 +430,9 @@ class Codes {
 
   Format f_;
   Kind kind_;
-  i32 top_ = 0, low_ = 0;
+  i32 top_ = 0, low_ = 0, likely_top_ = -(1 << 20), likely_low_ = 1 << 20;
+  bool supposed_ = false, supposes_ = false, hopeful_ = true;  // of this tile; of the next; of any
+  vb seen_{};
   ByteFields byte_{};
   WordFields word_{};
   CodeLines<u8, columns> bytes_;
@@ -422,13 +446,17 @@ template <class Fields> struct FromCodes {
   const u32* a4;          // row distances, four times each; 255 for zeros
   const u32* by;          // what distances have above `least`, times 2^below: see Walk::join_rows
   Found line;
-  u32 top_field, least;
+  u32 top_field, least, least_field;  // the last: see Codes
   const Fields& f;
   u8* aside;             // numbers of the positions that `nearest` saw last, line after line
-  mutable vb most{};      // of the bytes that were seen
+  mutable vb most{}, fewest = ~vb{};  // of the bytes that were seen; the latter of bf16 and tf32 only
 
-  // Whether no special value was among them.
-  BITMMA_INLINE bool clean() const { return !any(bits<vi>(subtract_saturating(most, vb{} + u8(f.special - 1))) != 0); }
+  // Whether no special value was among them, nor a number that was not supposed to be.
+  BITMMA_INLINE bool clean() const {
+    const u32 limit = with_top ? top_field : u32(f.special - 1);
+    const vb beyond = subtract_saturating(most, vb{} + u8(limit)), below = subtract_saturating(vb{} + u8(least_field), fewest);
+    return !any(bits<vi>(beyond | below) != 0);
+  }
 
   // Also fetches what is wanted next: all at once, products would wait.
   BITMMA_INLINE auto numbers(i64 p) const {
@@ -446,17 +474,18 @@ template <class Fields> struct FromCodes {
     const Found line = this->line;
     const u32* const by = this->by;
     u8* const aside = this->aside;
-    vb best[together] = {}, seen = most;
+    vb best[together] = {}, seen = most, low = fewest;
 #pragma GCC unroll 4
     for (i64 i = p; i < p + n; i += together) {
       const vb less = bits<vb>(vu{} + by[i / together]);
       unroll<together>([&](auto h) __attribute__((always_inline)) {
         vb code, upper = upper_bytes<Code>(line, i, h * 4 * W, code);
+        if constexpr (with_top) low = minu(low, upper);
         seen = maxu(seen, fields.suspect(upper, code)), best[h] = maxu(best[h], subtract_saturating(upper, less));
         for (i64 t = i; t < i + together; ++t) set_aside(fields, line[t] + h * 4 * W, aside + t * aside_line + h * 4 * W);
       });
     }
-    most = seen;
+    most = seen, fewest = low;
     alignas(64) u8 near[columns];
     const u32 origin = top_field + least;
     vb unsure{};
@@ -480,6 +509,7 @@ template <class Fields> struct FromCodes {
 
  private:
   using Code = typename Fields::Code;
+  static constexpr bool with_top = !std::is_same_v<Fields, ByteFields> && !std::is_same_v<Fields, HalfFields>;
   static constexpr int together = sizeof(Code), aside_line = columns * (together == 1 ? 2 : together);
 
   __attribute__((noinline)) void look_closely(i64 p, i64 n, u8* near) const {
@@ -502,6 +532,7 @@ template <class Fields> struct FromCodes {
 struct Codes {
   Codes(const Format&, i64) {}
   bool serve() const { return false; }
+  vb seen() const { return vb{}; }
 };
 
 #endif

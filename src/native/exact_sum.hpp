@@ -131,7 +131,7 @@ class ExactSum {
           OneDouble<L0>{L_}(from, g * L_, h0 + h, sum, none);
           vd s = sum + d[h];
           vd size = bits<vd>(bits<vl>(s) & i64(0x7FFFFFFFFFFFFFFF));
-          largest[h] = size > largest[h] ? size : largest[h];
+          largest[h] = max(size, largest[h]);
           d[h] = to_double(to_float(s));
         });
       for (int h = 0; h < at_once; ++h) {

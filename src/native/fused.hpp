@@ -250,7 +250,16 @@ template <class Kernel> class Walk {
                                     : few_rows_chunk(job.b, s_.b.bytes()));
   }
 
+  // Every block takes its codes, straight or for a panel.
+  bool looks_at_columns() const { return codes_.serve() && !always_wide_; }
+
   void run() {
+    walk();
+    tell_beyond(job_, s_.b, codes_.seen() | cols_.seen());
+  }
+
+ private:
+  void walk() {
     rows_.read(job_.a), cols_.read(job_.b.transposed());
     const i64 first = straight_ ? columns_to_line(job_.b.transposed(), s_.b.bytes(), job_.N) : columns;
     for (i64 p0 = 0, next = chunk_; p0 < layout_.total; p0 = p1_) {
@@ -276,8 +285,6 @@ template <class Kernel> class Walk {
       next = job_.M > 16 && 2 * done_wide_ > strips ? whole_steps(wide_chunk_target) : chunk_;
     }
   }
-
- private:
   i64 whole_steps(i64 positions) const { return std::max<i64>(1, positions / unit_) * unit_; }
 
   static constexpr i64 row_block = 256;
@@ -458,7 +465,12 @@ template <class Kernel> class Walk {
   // Rows straight from B's codes, from the first on as long as nothing asks for more than numbers near
   // each other; how many were done.
   i64 straight(i64 i0, i64 rows, i64 j0, i64 cols, i64 p0, i64 p1) {
-    if (!codes_.take(job_.b.transposed(), j0, cols, pos_.data(), p1 - p0)) return 0;
+    const Mat b = job_.b.transposed();
+    if (codes_.suppose(b, j0, cols, pos_.data(), p1 - p0))
+      if (const i64 done = straight_rows(i0, rows, j0, cols, p0, p1)) return done;
+    return codes_.take(b, j0, cols, pos_.data(), p1 - p0) ? straight_rows(i0, rows, j0, cols, p0, p1) : 0;
+  }
+  i64 straight_rows(i64 i0, i64 rows, i64 j0, i64 cols, i64 p0, i64 p1) {
     alignas(64) i32 tops[columns];
     std::fill(tops, tops + columns, codes_.top());
     Extremes panel;
@@ -478,7 +490,7 @@ template <class Kernel> class Walk {
       auto holds = [&](const auto& fields) {
         using Fields = std::decay_t<decltype(fields)>;
         const FromCodes<Fields> from{&scaled_[at], &a_.distance4[at], &joined_[at / sizeof(typename Fields::Code)], codes_.lines(),
-                                     codes_.top_field(), nearest_[size_t(r)], fields, aside_.data()};
+                                     codes_.top_field(), nearest_[size_t(r)], codes_.least_field(), fields, aside_.data()};
         return kernel_.template narrow<NV>(x, from, c) && from.clean();
       };
       if (!codes_.with_fields(holds)) return r;

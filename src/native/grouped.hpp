@@ -24,7 +24,15 @@ class Grouped {
     chunk_ = std::max<i64>(1, (job.M > few_rows ? 512 : few_rows_chunk(job.b, 1)) / unit) * unit;
   }
 
+  bool looks_at_columns() const { return true; }
+
   void run() {
+    walk();
+    tell_beyond(job_, s_.b, bits<vb>(seen_));
+  }
+
+ private:
+  void walk() {
     const i64 first = job_.M <= few_rows ? columns_to_line(job_.b.transposed(), 1, job_.N) : columns;
     for (i64 p0 = 0; p0 < layout_.total; p0 += chunk_) {
       start_ = p0 == 0;
@@ -50,7 +58,6 @@ class Grouped {
     }
   }
 
- private:
   static constexpr i64 row_block = 256, few_rows = 16;
   // x86 multiplies unsigned by signed bytes: b goes in as 2b + 12, and 12 * sum(2a) comes off again.
   static constexpr int bias = 12;
@@ -133,6 +140,7 @@ class Grouped {
       lines_.find(b, j0, cols, pos_.data(), n_);
     }
     const Found line = lines_.lines();
+    vu seen = seen_;
     for (i64 q = 0; q < quads; ++q) {
       vu x[NV];
       if (along_k) {
@@ -144,8 +152,10 @@ class Grouped {
       }
       unroll<NV>([&](auto v) __attribute__((always_inline)) {
         store(&b_.quad[size_t(q * columns + v * W)], bits<vb>(doubled(x[v])) + u8(bias));
+        seen |= x[v];
       });
     }
+    seen_ = seen;
     pack_column_scales(j0, cols);
     detailed_ = false;
   }
@@ -358,6 +368,7 @@ class Grouped {
   i32 e_zero_, mask_, panel_low_ = 0, panel_high_ = 0;
   bool usual_, start_ = true;
   i64 chunk_, n_ = 0, groups_ = 0;
+  vu seen_{};  // all bits of B's codes
   std::vector<i64> pos_, block_, word_;  // block_: -1 where there is no scale
   bool contiguous_ = false, detailed_ = false, any_nan_ = false;
   Lines a_, b_;

@@ -36,7 +36,7 @@ namespace {
 __attribute__((noinline)) void chains_exactly(Batch& batch) {
   Environment environment(Rounding::nearest);
   ExactBlock block(batch.job);
-  do block.run();
+  do look_at_codes(batch.job, true), block.run();
   while (!stopped(batch.job) && batch.next(batch));
 }
 

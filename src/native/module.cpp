@@ -279,7 +279,7 @@ void run_all(Run* run, Job& job, const Walkers& all, const Lead& lead) {
   run(items);
 }
 
-void mma(nb::handle spec, nb::handle a, nb::handle b, nb::handle c, nb::handle d, nb::handle scale_a,
+bool mma(nb::handle spec, nb::handle a, nb::handle b, nb::handle c, nb::handle d, nb::handle scale_a,
          nb::handle scale_b, const std::string& isa_name, bool exact, i64 promote, bool promote_fused,
          nb::handle promote_scale_a, nb::handle promote_scale_b, nb::handle watch) {
   const Spec s = read_spec(spec);
@@ -306,7 +306,9 @@ void mma(nb::handle spec, nb::handle a, nb::handle b, nb::handle c, nb::handle d
     if (PyArray_SIZE(of_watch) != 2 || !PyArray_ISWRITEABLE(of_watch))
       throw nb::type_error("watch is not two numbers that can be written");
   }
-  if (lead.product() == 0 || job.M == 0 || job.N == 0) return;
+  bool beyond = false;
+  job.beyond = &beyond;
+  if (lead.product() == 0 || job.M == 0 || job.N == 0) return true;
   // Repeated elements can claim any length; beyond this, filled-up positions could overflow.
   if (job.K > i64(1) << 47) throw std::invalid_argument("a has too many products");
   i64 blocks = s.block ? (job.K + s.block - 1) / s.block : 0;
@@ -337,6 +339,7 @@ void mma(nb::handle spec, nb::handle a, nb::handle b, nb::handle c, nb::handle d
   take(6, promote_scale_a, "promote_scale_a", job.M, parts, single);
   take(7, promote_scale_b, "promote_scale_b", parts, job.N, single);
   run_all(exact ? isa.run_exact : isa.run, job, all, lead);
+  return !beyond;
 }
 
 // Calls of one kind on NumPy's arrays as callers have them: what there is to know of the kind is known
@@ -442,7 +445,8 @@ NB_MODULE(_native, m) {
         nb::arg("exact") = false, nb::arg("promote") = 0, nb::arg("promote_fused") = true,
         nb::arg("promote_scale_a").none() = nb::none(), nb::arg("promote_scale_b").none() = nb::none(),
         nb::arg("watch").none() = nb::none(),
-        "D = A B + C into d (..., M, N); all arrays have the same leading dimensions.");
+        "D = A B + C into d (..., M, N); all arrays have the same leading dimensions. False: a code of a or b\n"
+        "has bits above its format's, and d is not to be used. (What is empty is not looked at.)");
   nb::class_<Direct>(m, "Direct", "Calls of one kind on NumPy's arrays as they come.")
       .def(nb::init<nb::handle, nb::tuple, nb::tuple, i64, const std::string&>(), nb::arg("spec"),
            nb::arg("dtypes"), nb::arg("outputs"), nb::arg("most"), nb::arg("isa") = "")

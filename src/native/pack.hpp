@@ -66,6 +66,8 @@ class Operand {
       : m_(m), f_(f), dec_(f), codes_(f, lines), narrow_(narrow_range(f)), bytes_(lines), halves_(lines), words_(lines) {}
 
   void read(const Mat& m) { m_ = m; }
+  bool looks_at_codes() const { return codes_.serve(); }  // as a panel with values is packed
+  vb seen() const { return codes_.seen(); }
   void set_chunk(i64 p0, i64 p1, const i64* pos, bool contiguous) {
     n_ = p1 - p0, pos_ = pos, contiguous_ = contiguous;
     stride_ = (n_ + W - 1) / W * W;

@@ -16,10 +16,41 @@ struct Again {
   bool operator()() const;
 };
 
+// Codes narrower than a byte lie in its low bits. Those of A and B are looked at, whether the bits above are
+// 0, before a product reads them; but B's where its kernel does so on the way: what it costs to read B is all
+// that a product with few rows costs.
+template <class V> BITMMA_INLINE u8 joined(V x) {
+  u8 all = 0;
+  for (size_t i = 0; i < sizeof x; ++i) all |= x[i];
+  return all;
+}
+inline void tell_beyond(const Job& job, const Format& f, vb seen) {
+  if (job.beyond && f.width < 8 && joined(seen) >> f.width) *job.beyond = true;
+}
+inline void look_at(const Job& job, const Mat& m, const Format& f, i64 rows, i64 cols) {
+  if (!job.beyond || f.width >= 8) return;
+  if (std::abs(m.row) < std::abs(m.col)) return look_at(job, m.transposed(), f, cols, rows);  // along memory
+  if (m.col == 1 && m.row == cols) cols *= rows, rows = 1;
+  vb seen{};
+  for (i64 i = 0; i < rows; ++i) {
+    i64 j = 0;
+    if (m.col == 1)
+      for (; j + i64(sizeof seen) <= cols; j += i64(sizeof seen)) seen |= load<vb>(m.at(i, j));
+    for (; j < cols; ++j) seen[0] |= *m.at(i, j);
+  }
+  tell_beyond(job, f, seen);
+}
+inline void look_at_codes(const Job& job, bool columns_too) {
+  look_at(job, job.a, job.spec->a, job.M, job.K);
+  if (columns_too) look_at(job, job.b, job.spec->b, job.K, job.N);
+}
+
 // Runs a kernel's walk, made once, over every job of the batch.
 template <class W, class... Args> void each(Again again, const Job& job, Args... args) {
   W walk(job, args...);
-  do walk.run();
+  bool columns_too = true;
+  if constexpr (requires { walk.looks_at_columns(); }) columns_too = !walk.looks_at_columns();
+  do look_at_codes(job, columns_too), walk.run();
   while (again());
 }
 

@@ -123,10 +123,11 @@ struct Job {
   Mat a, b, c, d, scale_a, scale_b;  // c, scales: data null where absent
   Promotion promotion = {};          // then c and d are f32 or f64, whatever the spec's
   Watch* watch = nullptr;
+  bool* beyond = nullptr;  // set where a code of A or B has bits above its format's; null: nobody asks
   // The same by columns: the models treat A and B alike. `turned` has their formats exchanged.
   BITMMA_INLINE Job transposed(const Spec* turned) const {
     return {turned, N, M, K, b.transposed(), a.transposed(), c.transposed(), d.transposed(),
-            scale_b.transposed(), scale_a.transposed(), promotion.transposed(), watch};
+            scale_b.transposed(), scale_a.transposed(), promotion.transposed(), watch, beyond};
   }
 };
 

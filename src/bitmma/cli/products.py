@@ -102,8 +102,9 @@ def multiply(
         codes[_argument(name)] = converted
     try:
         plan = planned(
-            **codes, instruction=instr, schedule=schedule, epilogue=epilogue, **(blocks or {})
-        )
+            **codes, instruction=instr, schedule=schedule, epilogue=epilogue,
+            **dict[str, Any](blocks or {}),
+        )  # fmt: skip
     except (TypeError, ValueError) as error:
         raise type(error)(_as_options(str(error))) from None
 

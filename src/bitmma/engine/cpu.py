@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bitmma import _native, formats, reference
+from bitmma.engine import operands
 from bitmma.formats import Format
 from bitmma.models import (
     FAMILIES,
@@ -138,7 +139,8 @@ def mma(
         array.
 
     Raises:
-        TypeError, ValueError: a ``promote`` or its scales that do not fit.
+        TypeError, ValueError: a ``promote`` or its scales that do not fit; a code of a or b with
+            bits above its format's.
         KeyboardInterrupt: in the main thread, soon after Ctrl-C, however long the product.
     """
     K = a.shape[-1]
@@ -228,6 +230,7 @@ class Plan(NamedTuple):
         progress: Progress | None,
     ) -> Codes:
         every, fused, promote_a, promote_b = promotion
+        given = {"a": a, "b": b}
         # What most calls are is told without a look at anything else: they take microseconds.
         lead: tuple[int, ...] = a.shape[:-2]
         if not (
@@ -241,9 +244,12 @@ class Plan(NamedTuple):
         M, K = a.shape[-2:]
         d = self.d if not every else promotion.d(self.d)
         out = np.empty((*lead, M, b.shape[-1]), _code_dtype(d))
+        if self.native is None or not out.size:
+            for (name, x), fmt in zip(given.items(), self.key[1:3], strict=True):
+                operands.check(x, fmt, name, operands.BeyondFormat)
         if self.native is None:
-            operands = (a, b, c, scale_a, scale_b, promote_a, promote_b)
-            _by_reference(self.key, operands, promotion, out, progress)
+            arrays = (a, b, c, scale_a, scale_b, promote_a, promote_b)
+            _by_reference(self.key, arrays, promotion, out, progress)
         else:
             spec, step, padded_step, alone = self.native
             work = out.size * max(1, -(-K // step)) * padded_step
@@ -251,7 +257,7 @@ class Plan(NamedTuple):
                 job = a, b, c, out, scale_a, scale_b, promote_a, promote_b
                 _in_threads(spec, job, promotion, work, threads, progress)
             else:
-                _native.mma(
+                _native_mma(
                     spec, a, b, c, out, scale_a, scale_b, _ISA, False, every, fused,
                     promote_a, promote_b,
                 )  # fmt: skip
@@ -377,6 +383,11 @@ def _promotion(
 # --- threads --------------------------------------------------------------------------------------
 
 
+def _native_mma(*arguments: Any) -> None:
+    if not _native.mma(*arguments):
+        raise operands.BeyondFormat("a code of a or b has bits above its format's")
+
+
 # a, b, c, d, scale_a, scale_b, promote_scale_a, promote_scale_b, with the same leading dimensions.
 _Job = tuple[Any, Any, Any, Codes, Any, Any, Any, Any]
 #: Which of them have no columns, or no rows: every block of outputs needs them whole.
@@ -408,7 +419,7 @@ def _in_threads(
         a, b, c, d, scale_a, scale_b, *of_parts = (
             _piece(x, o, axis - out.ndim, where) for o, x in enumerate(job)
         )
-        _native.mma(
+        _native_mma(
             spec, a, b, c, d, scale_a, scale_b, _ISA, False, promotion.every, promotion.fused,
             of_parts[0], of_parts[1], watch,
         )  # fmt: skip

@@ -19,9 +19,9 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -30,10 +30,15 @@ from bitmma import formats
 from bitmma.formats import Format
 
 __all__ = [
+    "BeyondFormat",
     "Kind",
     "Prepared",
+    "ToCodes",
+    "as_codes",
     "as_list",
+    "check",
     "common_kind",
+    "computed",
     "from_list",
     "is_array",
     "prepared",
@@ -44,6 +49,7 @@ __all__ = [
 ]
 
 Codes = npt.NDArray[Any]
+_T = TypeVar("_T")
 
 #: What a call's operands have in common: VALUES, CODES, VOID (raw bytes, at home with either) or,
 #: for tensors, their torch.device.
@@ -57,11 +63,11 @@ class _Types(NamedTuple):
     dtype: np.dtype[Any]
     code_dtype: np.dtype[Any]
     signed_dtype: np.dtype[Any]
-    spare_bits: int  # of a byte that holds an fp6 or fp4 code
+    width: int
 
 
 _TYPES: Mapping[str, _Types] = {
-    name: _Types(f.dtype, f.code_dtype, np.dtype(f"i{f.code_dtype.itemsize}"), max(0, 8 - f.width))
+    name: _Types(f.dtype, f.code_dtype, np.dtype(f"i{f.code_dtype.itemsize}"), f.width)
     for name, f in formats.FORMATS.items()
 }
 
@@ -89,22 +95,57 @@ def to_codes(x: Any, fmt: str, name: str, k_axis: int = -1) -> tuple[Codes, Kind
         TypeError: not an array or tensor, or its dtype is neither the format's nor a code's.
         ValueError: a code with bits above the format's width.
     """
+    codes, kind = as_codes(x, fmt, name, k_axis)
+    if type(x) is not Prepared:
+        check(codes, fmt, name)
+    return codes, kind
+
+
+def as_codes(x: Any, fmt: str, name: str, k_axis: int = -1) -> tuple[Codes, Kind]:
+    """As `to_codes`, but for bits above the format's width: codes for the engine, which sees these
+    itself as it reads, and says so by `BeyondFormat`; see `computed`."""
     types = _TYPES[fmt]
     # One instruction takes microseconds and so must this: no look at anything but the dtype.
     if type(x) is np.ndarray and x.dtype is types.dtype:
-        codes, kind = x.view(types.code_dtype), VALUES
-    elif type(x) is Prepared:
+        return x.view(types.code_dtype), VALUES
+    if type(x) is Prepared:
         return x.operand(fmt, name, k_axis)
-    else:
-        codes, kind = _convert(x, fmt, types, name, k_axis)
-    if types.spare_bits and codes.size:
+    return _convert(x, fmt, types, name, k_axis)
+
+
+#: `to_codes` or `as_codes`.
+ToCodes = Callable[..., tuple[Codes, Kind]]
+
+
+class BeyondFormat(ValueError):
+    """The engine met a code with bits above its format's; all that it computed is void."""
+
+
+def computed(compute: Callable[[], _T], check_all: Callable[[], object]) -> _T:
+    """What the engine computes of `as_codes`. ``check_all`` reads the same operands by `to_codes`:
+    should the engine meet a bad code, it raises what it would have raised before."""
+    error: ValueError
+    try:
+        return compute()
+    except BeyondFormat as unnamed:
+        error = unnamed
+        try:
+            check_all()
+        except ValueError as named:
+            error = named
+    raise error from None
+
+
+def check(codes: Codes, fmt: str, name: str, error: type[ValueError] = ValueError) -> None:
+    """Raises ``error`` where a code has bits above the format's width."""
+    width = _TYPES[fmt].width
+    if width < 8 and codes.size:
         top = int(codes.max())
-        if top >> (8 - types.spare_bits):
-            raise ValueError(
-                f"{name} has a code with bits above the {8 - types.spare_bits} of {fmt}: {top:#x}; "
+        if top >> width:
+            raise error(
+                f"{name} has a code with bits above the {width} of {fmt}: {top:#x}; "
                 f"{fmt} codes are one a byte, in the low bits"
             )
-    return codes, kind
 
 
 class Prepared:
