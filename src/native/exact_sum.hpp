@@ -236,14 +236,21 @@ class ExactSumWalk {
   struct Start {
     alignas(64) float before[columns], finite[columns];
     Start(const Job& job, i64 i, i64 j0, i64 cols, bool start) {
-      Tile<float>::load_c(job, i, j0, cols, start, before);
+      vf c[NV];
+      Tile<float>::load_c<NV>(job, i, j0, cols, start, c);
       for (int v = 0; v < NV; ++v) {
-        vf old = load<vf>(before + v * W);
+        const vf old = c[v];
+        store(before + v * W, old);
         // Inf and NaN stay as they are for now. -0 is +0: a zero sum is +0, even of zeros that are all -0.
         store(finite + v * W, bits<vf>(bits<vi>(old) & (vi)(old - old == 0.0f)) + vf{});
       }
     }
   };
+  void store_row(i64 i, i64 j0, i64 cols, const float* in) const {
+    vf c[NV];
+    for (int v = 0; v < NV; ++v) c[v] = load<vf>(in + v * W);
+    Tile<float>::store_c<NV>(job_, i, j0, cols, c);
+  }
   // Whether every sum of L products is a double, where B's exponents span so many binades: from the lowest
   // bit to the highest, significands, exponents' spread, carries.
   bool near_enough(const Span& row, int span_b) const {
@@ -286,7 +293,7 @@ class ExactSumWalk {
         vf old = load<vf>(start.before + v * W);
         store(c + v * W, old - old != 0.0f ? old : load<vf>(c + v * W));
       }
-      Tile<float>::store_c(job_, i0 + r, j0, cols, c);
+      store_row(i0 + r, j0, cols, c);
     }
     return rows;
   }
@@ -338,7 +345,7 @@ class ExactSumWalk {
         for (int l = 0; any(both) && l < W; ++l)
           if (i64 j = v * W + l; both[l] && j < cols) c[j] = again(i, j0 + j, p0, p1);
       }
-      Tile<float>::store_c(job_, i, j0, cols, c);
+      store_row(i, j0, cols, c);
     }
   }
   float again(i64 i, i64 j, i64 p0, i64 p1) {
