@@ -413,6 +413,50 @@ def test_specials_along_chains_of_lowered_instructions() -> None:
             assert some.sum() > 20
 
 
+@pytest.mark.parametrize(
+    ("model", "format"),
+    [
+        *((TFDPA(16, 25, rho), "bf16") for rho in (RZ_FP32, RNE_FP32)),
+        (TFDPA(4, 24), "tf32"),
+        (TFDPA(8, 24, RNE_FP16, -20), "f16"),
+        (Lowered(32, TFDPA(16)), "bf16"),
+        *((TRFDPA(8, 24, F2), "bf16") for F2 in (28, 31)),
+        *((family(4, 24, 31), "tf32") for family in (TRFDPA, GTRFDPA)),
+        *((EFDPA(2), f) for f in ("bf16", "f16")),
+    ],
+)
+def test_infinities_and_overflow_in_any_order(model: Model, format: str) -> None:
+    """Each row has a group of huge numbers and one with an Inf: which comes first decides."""
+    rng = np.random.default_rng(13)
+    fmt = formats.get(format)
+    x = Draw(model, format, model.d, (0, 0), (0, 0), (0, 0))
+    group = getattr(model, "L", 16)
+    inf = np.array([fmt.inf_code, fmt.inf_code | fmt.sign_bit], fmt.code_dtype)
+    met: collections.Counter[str] = collections.Counter()
+    for rows in (2, 9, 40):
+        for huge_in_a, special_in_a in ((1, 1), (0, 1), (1, 0)):
+            K = 4 * x.k
+            A, Bt = (codes(rng, format, (n, K), (-2, 2)) for n in (rows, MANY))
+            for lines in (A, Bt):
+                lines[lines == 0] = (
+                    fmt.bias << fmt.mantissa_bits + fmt.dropped_bits
+                )  # 0 * Inf: no NaN
+            top = fmt.max_exponent
+            for line in A if huge_in_a else Bt:
+                at = group * int(rng.integers(K // group))
+                line[at : at + group] = codes(rng, format, (1, group), (top - 1, top))
+            for line in A if special_in_a else Bt:
+                line[rng.integers(K, size=1 + rng.integers(2))] = inf[rng.integers(2)]
+            C = codes(rng, model.d, (rows, MANY), (-2, 2))
+            C[:, ::9] = codes(rng, model.d, C[:, ::9].shape, (15, 15))
+            B = np.ascontiguousarray(Bt.T)
+            check(x, A, B, C)
+            d = bitmma.mma(model, A, B, C, a=format, c=model.d)
+            met.update(nan=int(np.isnan(d).sum()), inf=int(np.isinf(d).sum()))
+    few = isinstance(model, EFDPA) and format == "f16"  # whose products cannot overflow
+    assert met["inf"] > 500 and (met["nan"] > 500 or few), met
+
+
 @pytest.mark.parametrize("e_zero", [-127, -126, -125, -15, -14, -13, 0, 700, 701, 900])
 def test_exponents_of_a_zero_c(e_zero: int) -> None:
     rng = np.random.default_rng(5)

@@ -27,10 +27,11 @@ struct Found {
   // The part that goes with position p, of whose codes `bytes` are read here (if a part of a line, one with
   // each). To the second cache: lines a power of two apart push each other out of the first.
   template <i64 bytes> BITMMA_INLINE void fetch(i64 p) const {
-    unroll<std::max<int>(1, bytes / 64)>([&](auto l) __attribute__((always_inline)) {
-      const u64 i = u64(done) + u64(p) * bytes / 64 + l;
-      __builtin_prefetch(line[i >> log2_wide] + next + 64 * (i & (wide - 1)), 0, 2);
-    });
+    constexpr int some = std::max<int>(1, bytes / 64);
+    static_assert(wide % some == 0);  // they lie side by side in one row
+    const u64 i = u64(done) + u64(p) * bytes / 64;
+    const u8* const first = line[i >> log2_wide] + next + 64 * (i & (wide - 1));
+    unroll<some>([&](auto l) __attribute__((always_inline)) { __builtin_prefetch(first + 64 * l, 0, 2); });
   }
 };
 

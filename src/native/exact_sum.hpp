@@ -110,11 +110,11 @@ class ExactSum {
     else if (L_ == 2) chain(from, groups, c, OneDouble<2>{L_});
     else chain(from, groups, c, OneDouble<0>{L_});
   }
-  // Any exponents.
-  template <class From> void carefully(const From& from, i64 groups, float* c) const {
-    if (L_ == 4) chain(from, groups, c, OnGrid<4>{L_});
-    else if (L_ == 2) chain(from, groups, c, TwoSum{L_});
-    else chain(from, groups, c, OnGrid<0>{L_});
+  // Any exponents, and any specials: those of c, and of each group by special_sums, if there are any.
+  template <class From> void carefully(const From& from, i64 groups, float* c, const float* special = nullptr) const {
+    if (L_ == 4) chain(from, groups, c, OnGrid<4>{L_}, special);
+    else if (L_ == 2) chain(from, groups, c, TwoSum{L_}, special);
+    else chain(from, groups, c, OnGrid<0>{L_}, special);
   }
 
  private:
@@ -148,7 +148,8 @@ class ExactSum {
   // size. So both T and r round to the same float unless the middle between two floats is as near, which
   // 29 bits show: a one, then zeros. (Subnormal floats lie wider apart: all of these count as near.) Near
   // ones are rounded to odd. A sum -0 becomes +0, as low never is -0. An Inf, which d may become, stays.
-  template <class From, class Sum> static void chain(const From& from, i64 groups, float* c, Sum products) {
+  template <class From, class Sum>
+  static void chain(const From& from, i64 groups, float* c, Sum products, const float* special = nullptr) {
     for (int h0 = 0; h0 < halves; h0 += at_once) {
       vd d[at_once];
       unroll<at_once>([&](auto h) { d[h] = to_double(load<hf>(c + (h0 + h) * D)); });
@@ -168,7 +169,11 @@ class ExactSum {
             r[h] = near_middle<Sum::subnormal_results>(r[h]) ? odd : r[h];
           });
         }
-        unroll<at_once>([&](auto h) { d[h] = to_double(to_float(r[h])); });
+        unroll<at_once>([&](auto h) __attribute__((always_inline)) {
+          const vd before = d[h];
+          d[h] = to_double(to_float(r[h]));
+          if (special) d[h] = decide(to_double(load<hf>(special + g * columns + (h0 + h) * D)), before, d[h]);
+        });
       }
       for (int h = 0; h < at_once; ++h) store(c + (h0 + h) * D, to_float(d[h]));
     }
@@ -187,7 +192,7 @@ class ExactSum {
 class ExactSumWalk {
  public:
   explicit ExactSumWalk(const Job& job)
-      : job_(job), s_(*job.spec), layout_(s_, job.K), kernel_(s_), exact_(job),
+      : job_(job), s_(*job.spec), layout_(s_, job.K), kernel_(s_),
         rows_(job.a, s_.a, job.M), cols_(job.b.transposed(), s_.b, job.N), codes_(s_.b, job.N) {
     i64 unit = layout_.padded_step > 512 ? s_.group : layout_.padded_step;
     chunk_ = std::max<i64>(1, (job.M > 16 ? 128 : few_rows_chunk(job.b, s_.b.bytes())) / unit) * unit;
@@ -236,14 +241,21 @@ class ExactSumWalk {
   struct Start {
     alignas(64) float before[columns], finite[columns];
     Start(const Job& job, i64 i, i64 j0, i64 cols, bool start) {
-      Tile<float>::load_c(job, i, j0, cols, start, before);
+      vf c[NV];
+      Tile<float>::load_c<NV>(job, i, j0, cols, start, c);
       for (int v = 0; v < NV; ++v) {
-        vf old = load<vf>(before + v * W);
+        const vf old = c[v];
+        store(before + v * W, old);
         // Inf and NaN stay as they are for now. -0 is +0: a zero sum is +0, even of zeros that are all -0.
         store(finite + v * W, bits<vf>(bits<vi>(old) & (vi)(old - old == 0.0f)) + vf{});
       }
     }
   };
+  void store_row(i64 i, i64 j0, i64 cols, const float* in) const {
+    vf c[NV];
+    for (int v = 0; v < NV; ++v) c[v] = load<vf>(in + v * W);
+    Tile<float>::store_c<NV>(job_, i, j0, cols, c);
+  }
   // Whether every sum of L products is a double, where B's exponents span so many binades: from the lowest
   // bit to the highest, significands, exponents' spread, carries.
   bool near_enough(const Span& row, int span_b) const {
@@ -286,7 +298,7 @@ class ExactSumWalk {
         vf old = load<vf>(start.before + v * W);
         store(c + v * W, old - old != 0.0f ? old : load<vf>(c + v * W));
       }
-      Tile<float>::store_c(job_, i0 + r, j0, cols, c);
+      store_row(i0 + r, j0, cols, c);
     }
     return rows;
   }
@@ -320,45 +332,49 @@ class ExactSumWalk {
       const Start start(job_, i, j0, cols, p0 == 0);
       alignas(64) float c[columns];
       const DoublePanel from{rows_.wide_row(r, a_), b_.wide_value.data()};
-      if (near_enough(spans_[size_t(r)], widest_col)) {
+      const bool special = a_.special[size_t(r)] || b_.special[0], near = near_enough(spans_[size_t(r)], widest_col);
+      if (near) {
         add_up(from, groups, spans_[size_t(r)], lowest_col, start.finite, c);
-      } else {
+      } else if (!special) {
         std::memcpy(c, start.finite, sizeof c);
         kernel_.carefully(from, groups, c);
       }
-      // An Inf or NaN among products decides (special_sum), unless the sum of the others has overflowed
-      // to the other Inf meanwhile: only the order tells which came first. One of c stays, or meets it.
-      vf special[NV] = {};
-      if (a_.special[size_t(r)] || b_.special[0]) special_sums(r, n, special);
-      for (int v = 0; v < NV; ++v) {
-        vf s = special[v], now = load<vf>(c + v * W), old = load<vf>(start.before + v * W);
-        vi decides = (vi)(s - s != 0.0f), had = (vi)(old - old != 0.0f);
-        store(c + v * W, had ? (decides ? old + s : old) : decides ? s : now);
-        vi both = (vi)(now - now != 0.0f) & (vi)(now != s) & (vi)(s == s) & decides & ~had;
-        for (int l = 0; any(both) && l < W; ++l)
-          if (i64 j = v * W + l; both[l] && j < cols) c[j] = again(i, j0 + j, p0, p1);
+      if (special) cols_.special_panel(b_);
+      if ((special && !near) || !apply_specials(r, n, special, start.before, c)) {  // group by group
+        special_sums(rows_.special_row(r, a_), b_.special_value.data(), groups, s_.L, special_groups_);
+        for (int v = 0; v < NV; ++v) store(c + v * W, load<vf>(start.before + v * W) + vf{});
+        kernel_.carefully(from, groups, c, special_groups_.data());
       }
-      Tile<float>::store_c(job_, i, j0, cols, c);
+      store_row(i, j0, cols, c);
     }
   }
-  float again(i64 i, i64 j, i64 p0, i64 p1) {
-    const Mat& m = p0 == 0 ? job_.c : job_.d;
-    return bits<float>(u32(exact_.redo(i, j, p0, p1, m.data ? load_code(m.at(i, j), 4) : 0)));
-  }
-  void special_sums(i64 r, i64 n, vf sum[NV]) {
-    cols_.special_panel(b_);
-    special_sum(rows_.special_row(r, a_), b_.special_value.data(), n, sum);
+  // An Inf or NaN among products decides (special_sum). One of c stays, or meets it. False, and nothing
+  // done, if the sum of the others has overflowed to the other Inf meanwhile: only the order tells which
+  // came first.
+  bool apply_specials(i64 r, i64 n, bool special, const float* before, float* c) {
+    vf sum[NV] = {}, result[NV];
+    if (special) special_sum(rows_.special_row(r, a_), b_.special_value.data(), n, sum);
+    vi both{};
+    for (int v = 0; v < NV; ++v) {
+      const vf s = sum[v], now = load<vf>(c + v * W), old = load<vf>(before + v * W);
+      const vi decides = (vi)(s - s != 0.0f), had = (vi)(old - old != 0.0f);
+      result[v] = had ? (decides ? old + s : old) : decides ? s : now;
+      both |= (vi)(now - now != 0.0f) & (vi)(now != s) & (vi)(s == s) & decides & ~had;
+    }
+    if (any(both)) return false;
+    for (int v = 0; v < NV; ++v) store(c + v * W, result[v]);
+    return true;
   }
 
   const Job& job_;
   const Spec& s_;
   Layout layout_;
   ExactSum kernel_;
-  ExactBlock exact_;
   Operand rows_, cols_;
   Packed a_, b_;
   std::vector<i64> pos_;
   std::vector<Span> spans_;
+  Array<float> special_groups_;
   Codes codes_;
   i64 chunk_;
 };

@@ -23,6 +23,7 @@ struct Strip {
   const i32* row_scale;    // [groups] exponents of the row's scales, or null
   const i32* col_scale;    // [groups][columns]
   bool c_is_new;           // the first group's c has the format of C
+  const float* special;    // for the float64 kernel: [groups][columns], see `decide`; null if all are numbers
 };
 
 BITMMA_INLINE vi top_of(const Strip& x, int v) { return load<vi>(x.column_top + v * W) + x.row_top; }
@@ -232,6 +233,21 @@ inline void special_sum(const float* a, const float* b, i64 n, vf sum[NV]) {
   }
 }
 
+// The same group by group, [groups][columns].
+inline void special_sums(const float* a, const float* b, i64 groups, i64 L, Array<float>& out) {
+  out.resize(size_t(groups * columns));
+  for (i64 g = 0; g < groups; ++g) {
+    vf sum[NV];
+    special_sum(a + g * L, b + g * L * columns, L, sum);
+    unroll<NV>([&](auto v) __attribute__((always_inline)) { store(&out[size_t(g * columns + v * W)], sum[v]); });
+  }
+}
+
+// What a group comes to where Infs and NaNs decide: those of the sum over its stand-ins, and c's before it.
+template <class V> BITMMA_INLINE V decide(V special, V before, V c) {
+  return special - special != 0 ? before + special : before - before != 0 ? before : c;
+}
+
 // ---- the walk over an output matrix ---------------------------------------------------------------
 
 // A kernel of a family says how one strip changes c, and which lanes it could not hold.
@@ -240,7 +256,7 @@ template <class Kernel> class Walk {
 
  public:
   explicit Walk(const Job& job)
-      : job_(job), s_(*job.spec), layout_(s_, job.K), kernel_(s_), exact_(job),
+      : job_(job), s_(*job.spec), layout_(s_, job.K), kernel_(s_),
         rows_(job.a, s_.a, job.M), cols_(job.b.transposed(), s_.b, job.N), codes_(s_.b, job.N),
         always_wide_(kernel_.always_wide()), straight_(job.M <= few_rows && codes_.serve() && s_.L % (s_.family == Family::gtr ? 8 : 4) == 0 && !always_wide_),
         scale_lines_(job.N) {
@@ -342,7 +358,19 @@ template <class Kernel> class Walk {
         return ready || (!wide && (cols <= few * W ? kernel_.template narrow<few>(x, from, c) : kernel_.template narrow<NV>(x, from, c)));
       };
       bool row_nan = job_.scale_a.data && row_nan_[size_t(r)];
-      bool special = a_.special[size_t(r)] || b_.special[0] || row_nan || any_nan;
+      const bool special = a_.special[size_t(r)] || b_.special[0];
+      // Any exponents and any specials, group by group.
+      auto wide_groups = [&] {
+        cols_.wide_panel(b_);
+        x.b_wide = b_.wide_value.data(), x.be_wide = b_.wide_exponent.data();
+        x.a_wide = rows_.wide_row(r, a_), x.ae_wide = &a_.wide_exponent[size_t(r * rows_.stride())];
+        if (kernel_.by_sign()) cols_.panel_by_sign(b_), x.b_by_sign = b_.by_sign.data();
+        x.special = special_groups(r, x.groups, before);
+        ++done_wide_;
+        copy<NV>(before, c);
+        kernel_.wide(x, c);
+      };
+      bool specials = special;  // are still to be met
       if (!narrow()) {
         // An Inf or NaN in c: kernels get a 0 there, or nothing at all to do.
         vi infinite{}, number{};
@@ -351,25 +379,15 @@ template <class Kernel> class Walk {
           infinite |= is, number |= (vi)(c[v] == c[v]);
           if (s_.family != Family::lowered) c[v] = bits<vf>(bits<vi>(c[v]) & ~is);
         }
-        const bool some = any(infinite);
         if (!any(number)) {
           if (p0 == 0) store_c(at, i, j0, cols_d, before);
           continue;
         }
-        special |= some;
-        if (!some || !narrow()) {
-          cols_.wide_panel(b_);
-          x.b_wide = b_.wide_value.data(), x.be_wide = b_.wide_exponent.data();
-          x.a_wide = rows_.wide_row(r, a_), x.ae_wide = &a_.wide_exponent[size_t(r * rows_.stride())];
-          ++done_wide_;
-          if (kernel_.by_sign()) cols_.panel_by_sign(b_), x.b_by_sign = b_.by_sign.data();
-          if constexpr (Kernel::products_may_overflow) copy<NV>(before, c);  // which they decide beside an Inf or NaN
-          kernel_.wide(x, c);
-          for (int v = 0; Kernel::products_may_overflow && v < NV; ++v)
-            before[v] = before[v] - before[v] != 0.0f ? c[v] : before[v];
-        }
+        specials |= any(infinite);
+        if (!any(infinite) || !narrow()) wide_groups(), specials = false;
       }
-      if (special) apply_specials(i, r, j0, cols, p0, p1, row_nan, before, c);
+      if (specials && !apply_specials(r, before, c)) wide_groups();
+      if (row_nan || any_nan) apply_scales(row_nan, c);
       store_c(at, i, j0, cols_d, c);
     }
     if (turned) turn_block<true>({job_.d.at(i0 + done, j0), job_.d.row, job_.d.col}, rows - done, cols, tile_.data());
@@ -556,42 +574,49 @@ template <class Kernel> class Walk {
   }
 
   // Specials were packed as zeros. Their sum, over stand-ins for the other numbers, is a NaN or Inf
-  // exactly where special values decide; then it is the result, unless the finite part has overflowed
-  // to the other Inf meanwhile: only the order tells which came first. An Inf or NaN of c stays unless
-  // it meets another.
-  void apply_specials(i64 i, i64 r, i64 j0, i64 cols, i64 p0, i64 p1, bool row_nan, const vf before[NV], vf c[NV]) {
+  // exactly where special values decide; then it is the result. An Inf or NaN of c stays unless it meets
+  // another (of Lowered, where it has stayed so far). False, and nothing done, if the finite part has
+  // overflowed to the other Inf meanwhile: only the order tells which came first.
+  bool apply_specials(i64 r, const vf before[NV], vf c[NV]) {
     vf sum[NV] = {};
     if (a_.special[size_t(r)] || b_.special[0]) {
       cols_.special_panel(b_);
       special_sum(rows_.special_row(r, a_), b_.special_value.data(), i64(b_.special_value.size()) / columns, sum);
     }
     const bool lowered = s_.family == Family::lowered;
+    vf result[NV];
+    vi both{};
     for (int v = 0; v < NV; ++v) {
-      vf s = sum[v], old = before[v], now = c[v];
-      for (int l = 0; l < W && (row_nan || job_.scale_b.data); ++l)
-        if (row_nan || (v * W + l < cols && col_nan_[size_t(v * W + l)])) s[l] = NAN;
-      vi decides = (vi)(s - s != 0.0f), had = lowered ? (vi)(old != old) : (vi)(old - old != 0.0f);
-      vi both = (vi)(now - now != 0.0f) & (vi)(s == s) & (vi)(now != s) & decides & ~had;
-      c[v] = had ? (decides ? old + s : old) : decides ? s : now;
-      if (!any(both)) continue;
-      for (int l = 0; l < W; ++l) {
-        i64 j = j0 + v * W + l;
-        if (both[l] && j < j0 + cols) c[v][l] = from_code(exact_.redo(i, j, p0, p1, c_code(i, j, p0 == 0)));
-      }
+      const vf s = sum[v], old = before[v], now = c[v];
+      const vi decides = (vi)(s - s != 0.0f), special = (vi)(old - old != 0.0f);
+      const vi had = lowered ? special & ((vi)(old != old) | (vi)(now == old)) : special;
+      both |= (vi)(now - now != 0.0f) & (vi)(s == s) & (vi)(now != s) & decides & ~had;
+      result[v] = had ? (decides ? old + s : old) : decides ? s : now;
     }
+    if (any(both)) return false;
+    copy<NV>(result, c);
+    return true;
   }
-  u64 c_code(i64 i, i64 j, bool start) const {
-    if (!start) return load_code(job_.d.at(i, j), s_.d.bytes());
-    return job_.c.data ? load_code(job_.c.at(i, j), s_.c.bytes()) : 0;
+  // The same group by group, where that order counts; null if there are none.
+  const float* special_groups(i64 r, i64 groups, const vf before[NV]) {
+    vi infinite{};
+    for (int v = 0; v < NV; ++v) infinite |= (vi)(before[v] - before[v] != 0.0f);
+    const bool operands = a_.special[size_t(r)] || b_.special[0];
+    if (!operands && !any(infinite)) return nullptr;
+    if (operands) cols_.special_panel(b_), special_sums(rows_.special_row(r, a_), b_.special_value.data(), groups, s_.L, special_groups_);
+    else special_groups_.assign(size_t(groups * columns), 0.0f);
+    return special_groups_.data();
   }
-  float from_code(u64 code) const {
-    return s_.d.width == 16 ? half_to_float(u32(code)) : bits<float>(u32(code));
+  // A NaN among the scales of a row or column is one of its results.
+  void apply_scales(bool row_nan, vf c[NV]) const {
+    for (int v = 0; v < NV; ++v)
+      for (int l = 0; l < W; ++l)
+        if (row_nan || (job_.scale_b.data && col_nan_[size_t(v * W + l)])) c[v][l] = NAN;
   }
   const Job& job_;
   const Spec& s_;
   Layout layout_;
   Kernel kernel_;
-  ExactBlock exact_;
   Operand rows_, cols_;
   Packed a_, b_;
   Codes codes_;
@@ -601,7 +626,7 @@ template <class Kernel> class Walk {
   std::vector<i64> pos_;
   Job staged_;
   float factor_ = 0;
-  Array<float> scaled_, tile_;
+  Array<float> scaled_, tile_, special_groups_;
   Array<u8> aside_;
   Array<u32> joined_, nearest_;
   Array<i32> row_scale_, row_scale_least_, row_scale_most_, col_scale_;

@@ -288,10 +288,9 @@ class Operand {
     Each each;
     BITMMA_INLINE vf at(i64 p, int v) const {
       constexpr i64 bytes = sizeof(T);
-      const u8* from = line[p] + v * W * bytes;
-      if (v == 0) line.template fetch<columns * bytes>(p);
-      return each(floats.at(from));
+      return each(floats.at(line[p] + v * W * bytes));
     }
+    BITMMA_INLINE void fetch(i64 p) const { line.template fetch<columns * i64(sizeof(T))>(p); }
   };
   template <class Each> void with_floats(Each each) const {
     const bool upper = dec_.specials == Specials::ieee && dec_.exponent == 8 && dec_.has_sign;

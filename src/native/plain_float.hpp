@@ -1,5 +1,7 @@
 // FMA and FTZ-MulAdd: chains of ordinary float operations, one output a lane, k in order.
 #pragma once
+#include <limits>
+
 #include "environment.hpp"
 #include "pack.hpp"
 #include "rows.hpp"
@@ -8,23 +10,35 @@ namespace bitmma::BITMMA_ISA {
 
 // Reads and writes c for kernels whose c and d are the same float type.
 template <class T> struct Tile {
-  static constexpr int lanes = int(sizeof(vf) / sizeof(T)), width = NV * lanes;
-  static void load_c(const Job& job, i64 i, i64 j0, i64 cols, bool start, T* c) {
+  using V = std::conditional_t<sizeof(T) == 8, vd, vf>;
+  static constexpr int lanes = int(sizeof(V) / sizeof(T)), width = NV * lanes;
+
+  // Some vectors of a row, from j0 on, of which `cols` lanes are the matrix's: the others are 0.
+  template <int some> BITMMA_INLINE static void load_c(const Job& job, i64 i, i64 j0, i64 cols, bool start, V c[some]) {
     const Mat& m = start ? job.c : job.d;
-    std::memset(c, 0, sizeof(T) * width);
-    if (!m.data) return;
-    const u8* p = m.at(i, j0);
-    if (m.col == sizeof(T)) std::memcpy(c, p, sizeof(T) * size_t(cols));
-    else for (i64 j = 0; j < cols; ++j) std::memcpy(c + j, p + j * m.col, sizeof(T));
+    if (m.data && m.col == sizeof(T) && cols >= some * lanes) {
+      unroll<some>([&](auto v) __attribute__((always_inline)) { c[v] = load<V>(m.at(i, j0) + v * i64(sizeof(V))); });
+      return;
+    }
+    alignas(64) T buffer[some * lanes] = {};
+    if (m.data) copy_codes(m.at(i, j0), m.col, reinterpret_cast<u8*>(buffer), sizeof(T), std::min<i64>(cols, some * lanes));
+    unroll<some>([&](auto v) __attribute__((always_inline)) { c[v] = load<V>(buffer + v * lanes); });
   }
-  static void store_c(const Job& job, i64 i, i64 j0, i64 cols, const T* c) {
-    u8* p = job.d.at(i, j0);
-    using Bits = std::conditional_t<sizeof(T) == 8, u64, u32>;
-    const Bits nan = sizeof(T) == 8 ? Bits(0x7FF8000000000000) : Bits(0x7FC00000);
-    alignas(64) Bits w[width];
-    for (int j = 0; j < width; ++j) w[j] = c[j] != c[j] ? nan : bits<Bits>(c[j]);
-    if (job.d.col == sizeof(T)) std::memcpy(p, w, sizeof(T) * size_t(cols));
-    else for (i64 j = 0; j < cols; ++j) std::memcpy(p + j * job.d.col, w + j, sizeof(T));
+  template <int some> BITMMA_INLINE static void store_c(const Job& job, i64 i, i64 j0, i64 cols, const V c[some]) {
+    const Mat& m = job.d;
+    const V nan = splat(std::numeric_limits<T>::quiet_NaN());
+    alignas(64) T buffer[some * lanes];
+    const bool whole = m.col == sizeof(T) && cols >= some * lanes;
+    u8* const to = whole ? m.at(i, j0) : reinterpret_cast<u8*>(buffer);
+    unroll<some>([&](auto v) __attribute__((always_inline)) { store(to + v * i64(sizeof(V)), c[v] != c[v] ? nan : c[v]); });
+    if (!whole) copy_codes(to, sizeof(T), m.at(i, j0), m.col, std::min<i64>(cols, some * lanes));
+  }
+
+ private:
+  static void copy_codes(const u8* from, i64 step_from, u8* to, i64 step_to, i64 n) {
+    if (n <= 0) return;
+    if (step_from == step_to) std::memcpy(to, from, sizeof(T) * size_t(n));
+    else for (i64 j = 0; j < n; ++j) std::memcpy(to + j * step_to, from + j * step_from, sizeof(T));
   }
 };
 
@@ -90,10 +104,8 @@ template <> class Numbers<double> {
  private:
   struct FromLines {
     Found line;
-    BITMMA_INLINE vd at(i64 p, int v) const {
-      if (v == 0) line.fetch<NV * i64(sizeof(vd))>(p);
-      return load<vd>(line[p] + v * i64(sizeof(vd)));
-    }
+    BITMMA_INLINE vd at(i64 p, int v) const { return load<vd>(line[p] + v * i64(sizeof(vd))); }
+    BITMMA_INLINE void fetch(i64 p) const { line.fetch<NV * i64(sizeof(vd))>(p); }
   };
   double at(i64 line, i64 p) const {
     if (pos_[p] < 0) return 0.0;
@@ -132,7 +144,9 @@ template <class T, class V, class Ops> class FloatWalk {
       : job_(job), s_(*job.spec), layout_(s_, job.K), ops_(s_), rows_(job.a, s_.a, job.M),
         cols_(job.b.transposed(), s_.b, job.N) {
     i64 unit = layout_.padded_step > 4096 ? s_.group : layout_.padded_step;
-    chunk_ = std::max<i64>(1, (job.M > 16 ? 256 : few_rows_chunk(job.b, s_.b.bytes())) / unit) * unit;
+    // B's rows side by side: memory is read fastest by 16, but c is read and written once for each chunk.
+    const i64 few = job.b.row < job.b.col ? few_rows_chunk(job.b, s_.b.bytes()) : 24;
+    chunk_ = std::max<i64>(1, (job.M > few_rows ? 256 : few) / unit) * unit;
   }
   void run() {
     rows_.read(job_.a), cols_.read(job_.b.transposed());
@@ -157,10 +171,9 @@ template <class T, class V, class Ops> class FloatWalk {
 
  private:
   static constexpr int width = Tile<T>::width, lanes = Tile<T>::lanes;
-  static constexpr i64 few_rows = 8;                       // for which a panel is not worth its filling
-  static constexpr i64 row_block = 252;                    // a multiple of at_once
+  static constexpr i64 few_rows = 32;                       // for which a panel is not worth its filling
+  static constexpr i64 row_block = 252;                     // a multiple of at_once
   static constexpr int at_once = sizeof(vf) == 64 ? 6 : 2;  // rows whose c stays in registers
-  static constexpr int straight_at_once = sizeof(vf) == 64 ? 4 : 2;
 
   void block(i64 i0, i64 rows, i64 j0, i64 cols) {
     i64 r = 0;
@@ -169,8 +182,9 @@ template <class T, class V, class Ops> class FloatWalk {
       for (; r + R <= rows; r += R) strip<R>(from, i0, r, j0, cols);
     };
     using std::integral_constant;
-    if (rows <= few_rows && cols_.lines(j0, cols, operand, [&](const auto& from) {
-          by(from, integral_constant<int, straight_at_once>{}), by(from, integral_constant<int, 1>{});
+    if (rows <= few_rows && cols_.lines(j0, cols, operand, [&](const auto& from) {  // eight rows read B once
+          by(from, integral_constant<int, 8>{}), by(from, integral_constant<int, 4>{});
+          by(from, integral_constant<int, 2>{}), by(from, integral_constant<int, 1>{});
         })) return;
     cols_.panel(j0, cols, b_, operand);
     const FromPanel from{b_.data()};
@@ -180,28 +194,33 @@ template <class T, class V, class Ops> class FloatWalk {
   struct FromPanel {
     const T* b;
     BITMMA_INLINE V at(i64 p, int v) const { return load<V>(b + p * width + v * lanes); }
+    BITMMA_INLINE void fetch(i64) const {}
   };
+  // R rows against a tile, or against as much of it at a time as leaves c in registers.
   template <int R, class From> void strip(const From& from, i64 i0, i64 r, i64 j0, i64 cols) {
-    V c[R][NV];
-    alignas(64) T buffer[width];
-    unroll<R>([&](auto i) {
-      Tile<T>::load_c(job_, i0 + r + i, j0, cols, p0_ == 0, buffer);
-      unroll<NV>([&](auto v) { c[i][v] = load<V>(buffer + v * lanes); });
-    });
+    constexpr int registers = sizeof(vf) == 64 ? 16 : 8, some = R <= at_once ? NV : registers / R;
     const T* a[R];
     for (int i = 0; i < R; ++i) a[i] = &a_[size_t((r + i) * rows_.stride())];
+    for (int v0 = 0; v0 < NV; v0 += some) {
+      const i64 j = j0 + v0 * lanes, left = cols - v0 * lanes;
+      V c[R][some];
+      unroll<R>([&](auto i) __attribute__((always_inline)) { Tile<T>::template load_c<some>(job_, i0 + r + i, j, left, p0_ == 0, c[i]); });
+      if (r == 0 && v0 == 0) chain<R, some, true>(from, a, v0, c);
+      else chain<R, some, false>(from, a, v0, c);
+      unroll<R>([&](auto i) __attribute__((always_inline)) { Tile<T>::template store_c<some>(job_, i0 + r + i, j, left, c[i]); });
+    }
+  }
+  template <int R, int some, bool fetch, class From>
+  BITMMA_INLINE void chain(const From& from, const T* const a[R], int v0, V c[R][some]) {
     // Whole instructions lie in a chunk unless one is longer than a chunk.
     const i64 step = layout_.padded_step;
     i64 in_step = p0_ % step;
     for (i64 p = 0; p < n_; p += s_.group) {
-      ops_.template step<R>(a, from, p, in_step == 0, c);
+      if (fetch) for (i64 q = p; q < p + s_.group; ++q) from.fetch(q);
+      ops_.template step<R, some>(a, from, p, v0, in_step == 0, c);
       in_step += s_.group;
       if (in_step == step) in_step = 0;
     }
-    unroll<R>([&](auto i) {
-      unroll<NV>([&](auto v) { store(buffer + v * lanes, c[i][v]); });
-      Tile<T>::store_c(job_, i0 + r + i, j0, cols, buffer);
-    });
   }
 
   const Job& job_;
@@ -220,12 +239,12 @@ template <class T, class V> class FmaOps {
   explicit FmaOps(const Spec&) {}
   static vf operand_a(vf x) { return x; }
   static vf operand_b(vf x) { return x; }
-  template <int R, class From>
-  BITMMA_INLINE void step(const T* const a_[R], const From& from, i64 p, bool, V c[R][NV]) const {
+  template <int R, int some, class From>
+  BITMMA_INLINE void step(const T* const a_[R], const From& from, i64 p, int v0, bool, V c[R][some]) const {
     V y[R];
     unroll<R>([&](auto i) __attribute__((always_inline)) { y[i] = splat(a_[i][p]); });
-    unroll<NV>([&](auto v) __attribute__((always_inline)) {
-      V x = from.at(p, v);
+    unroll<some>([&](auto v) __attribute__((always_inline)) {
+      V x = from.at(p, v0 + v);
       unroll<R>([&](auto i) __attribute__((always_inline)) { c[i][v] = fused_multiply_add(y[i], x, c[i][v]); });
     });
   }
@@ -259,11 +278,11 @@ template <int P> class FtzOps {
     return size < lowest ? vf{} : x;
   }
   float lowest_a_, lowest_b_;
-  template <int R, class From>
-  BITMMA_INLINE void step(const float* const a_[R], const From& from, i64 p, bool first, vf c[R][NV]) const {
-    unroll<NV>([&](auto v) __attribute__((always_inline)) {
+  template <int R, int some, class From>
+  BITMMA_INLINE void step(const float* const a_[R], const From& from, i64 p, int v0, bool first, vf c[R][some]) const {
+    unroll<some>([&](auto v) __attribute__((always_inline)) {
       vf x[4];
-      for (int q = 0; q < P; ++q) x[q] = from.at(p + q, v);
+      for (int q = 0; q < P; ++q) x[q] = from.at(p + q, v0 + v);
       unroll<R>([&](auto i) __attribute__((always_inline)) {
         vf s = x[0] * splat(a_[i][p]) + x[1] * splat(a_[i][p + 1]);
         if (P == 4) s = s + (x[2] * splat(a_[i][p + 2]) + x[3] * splat(a_[i][p + 3]));

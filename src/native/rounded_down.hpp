@@ -48,7 +48,12 @@ template <bool by_parity> class RoundedDown {
       toward_zero(x, first, n, sums);
       for (i64 g = 0; g < n; ++g) {
         const i32 lowest = first + g == 0 && x.c_is_new ? c_lowest_ : -126;
-        if (!(joins_in_int32_ && lowest == -126 && join_near(sums[g], c))) join_far(x, first + g, sums[g], lowest, c);
+        vf before[NV], special[NV] = {};
+        copy<NV>(c, before);
+        const bool near = joins_in_int32_ && lowest == -126 && join_near(sums[g], c), large = !near && join_far(sums[g], lowest, c);
+        for (int v = 0; x.special && v < NV; ++v) special[v] = load<vf>(x.special + (first + g) * columns + v * W);
+        if (large) add_overflows(x, (first + g) * L_, special);
+        for (int v = 0; (large || x.special) && v < NV; ++v) c[v] = decide(special[v], before[v], c[v]);
       }
     }
   }
@@ -285,9 +290,9 @@ template <bool by_parity> class RoundedDown {
     wide_sum_by_sign(x.a_wide + p, x.b_by_sign + 2 * p * columns, n, begin, end);
   }
 
-  // Step 0 for the group at p: where products reach 2^128, the result is c and these, as Infs, added up;
-  // what the group came to is lost. (A product of exponent e is below 2^(e + 2), and exact in float64.)
-  __attribute__((noinline)) void overflow(const Strip& x, i64 p, const vf before[NV], vf c[NV]) const {
+  // Step 0 for the group at p: products that reach 2^128 are Infs among its specials. (A product of
+  // exponent e is below 2^(e + 2), and exact in float64.)
+  __attribute__((noinline)) void add_overflows(const Strip& x, i64 p, vf special[NV]) const {
     vd least[halves] = {}, most[halves] = {};
     for (i64 i = p; i < p + L_; ++i)
       for (int h = 0; h < halves; ++h) {
@@ -301,8 +306,7 @@ template <bool by_parity> class RoundedDown {
         infinities[h] = to_float(bits<vd>((vl)(low <= -0x1p128) & bits<vl>(low))) +
                         to_float(bits<vd>((vl)(high >= 0x1p128) & bits<vl>(high)));
       }
-      const vf added = bitmma::BITMMA_ISA::join(infinities[0], infinities[1]);
-      c[v] = added != 0.0f ? before[v] + added : c[v];
+      special[v] += bitmma::BITMMA_ISA::join(infinities[0], infinities[1]);
     }
   }
 
@@ -327,10 +331,8 @@ template <bool by_parity> class RoundedDown {
     return true;
   }
 
-  // By `join`, or where that does not hold either, exactly.
-  __attribute__((noinline)) void join_far(const Strip& x, i64 g, const Sums sums[parts], i32 lowest, vf c[NV]) const {
-    vf before[NV];
-    copy<NV>(c, before);
+  // By `join`, or where that does not hold either, exactly. Whether products may have reached 2^128.
+  __attribute__((noinline)) bool join_far(const Sums sums[parts], i32 lowest, vf c[NV]) const {
     vi e[NV], low{}, large{};
     for (int v = 0; v < NV; ++v) {
       e[v] = load<vi>(sums[0].e + v * W);
@@ -356,7 +358,7 @@ template <bool by_parity> class RoundedDown {
         c[v] = join(t, e[v], c[v]);
       }
     }
-    if (products_may_overflow && any(large)) overflow(x, g * L_, before, c);
+    return products_may_overflow && any(large);
   }
 
   // Steps 2 to 4 (and GTR's joining of the two parts before) for any exponents.

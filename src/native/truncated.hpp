@@ -68,7 +68,12 @@ template <Rho rho> class Truncated {
     return true;
   }
   void wide(const Strip& x, vf c[NV]) const {
-    chain<NV>(x, c, [&](i64 g, vf* t) { wide_group(x, g, g == 0 && x.c_is_new ? c_lowest_ : d_lowest_, t); });
+    chain<NV>(x, c, [&](i64 g, vf* t) {
+      vf before[NV];
+      copy<NV>(t, before);
+      wide_group(x, g, g == 0 && x.c_is_new ? c_lowest_ : d_lowest_, t);
+      for (int v = 0; x.special && v < NV; ++v) t[v] = decide(load<vf>(x.special + g * columns + v * W), before[v], t[v]);
+    });
   }
 
  private:
