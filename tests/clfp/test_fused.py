@@ -315,6 +315,15 @@ NOT_ALIKE: dict[str, tuple[str, str, int, FDPA, dict[str, Any]]] = {
         changed(CUT, L=8, F=23, cut="RA", c="late", F_c=23, F2=24, cut2="RU", F_sum=23,
                 cut_sum="RNE", rho=Conversion("RU", "f32")),
         {"rho": Conversion("RU", "f32", overflow="saturate")}),
+    "all products of a step together are half a unit, and one of them is cut": (
+        "e4m3", "f32", 32,
+        changed(EXACT, rho=Conversion("RNA", "f32"), flush_in="zero"), {"F": 61}),
+    "the longest sum has as many bits, and is a tie with its last bit": (
+        "f16", "f16", 32, changed(EXACT, L=32, rho=Conversion("RU", "f16", 8), flush_in="zero"),
+        {"F_sum": 61}),
+    "products of all bits are the smallest output, together and uncut": (
+        "bf16", "f32", 32, changed(EXACT, L=8, F=15, order="pairwise", rho=RZ_FP32),
+        {"e_zero": -151}),
     "a negative sum is cut to 0 or converted to it": (
         "f16", "f16", 32,
         changed(EXACT, L=32, c="late", cut2="RU", rho=Conversion("RU", "f16", 8), zero="signed"),
