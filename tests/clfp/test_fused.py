@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -21,6 +21,7 @@ from bitmma.formats import ROUNDINGS
 from bitmma.models import (
     FDPA,
     FLUSHES,
+    GSTFDPA,
     OVERFLOWS,
     RNE_FP32,
     RZ_FP32,
@@ -31,6 +32,8 @@ from bitmma.models import (
     FTZMulAdd,
     Model,
 )
+
+_M = TypeVar("_M", FDPA, GSTFDPA)
 
 FORMATS = [
     ("f16", "f32"), ("bf16", "f32"), ("f16", "f16"), ("e5m2", "f32"), ("e4m3", "f32"),
@@ -141,7 +144,7 @@ CUT = FDPA(4, 20, F_c=20, e_zero=None, rho=RNE_FP32, nan="quiet")
 FLUSHED = dataclasses.replace(CUT, L=2, flush_c="zero", flush_out="sign", zero="ieee")
 
 
-def changed(model: FDPA, **changes: Any) -> FDPA:
+def changed(model: _M, **changes: Any) -> _M:
     return dataclasses.replace(model, **changes)
 
 
@@ -245,6 +248,18 @@ EDGES: list[tuple[str, str, int, FDPA, str, Any, Any]] = [
     ("e5m2", "f32", 8, changed(EXACT, L=2, cut="RA", rho=Conversion("RNA", "f32")), "F", 65, 25),
     ("f16", "f16", 32, changed(EXACT, L=32, c="late", cut2="RU", rho=Conversion("RU", "f16", 8)),
      "F2", 54, 50),
+    ("f16", "f32", 8,
+     changed(CUT, L=2, F_c=None, flush_c="zero", order="pairwise",
+             rho=Conversion("RNA", "f32", 22)),
+     "zero", "signed", None),
+    ("bf16", "f32", 16,
+     changed(CUT, L=8, F=24, cut="RU", c="late", F_c=24, cut_c="RD", F2=33, F_sum=32,
+             cut_sum="RNA", e_sum=-126, zero="signed"),
+     "e_zero", -126, -122),
+    ("f16", "f32", 16,
+     changed(CUT, L=8, F=23, cut="RA", c="late", F_c=23, F2=32, cut2="RU", F_sum=31,
+             cut_sum="RNE", rho=Conversion("RU", "f32")),
+     "rho", Conversion("RU", "f32", overflow="saturate"), RZ_FP32),
 ]  # fmt: skip
 
 
@@ -304,6 +319,26 @@ NOT_ALIKE: dict[str, tuple[str, str, int, FDPA, dict[str, Any]]] = {
     "a subnormal sum is cut below its first bit, or below 2^e_min": (
         "bf16", "f32", 4, changed(CUT, F_sum=15, cut_sum="RNA"),
         {"F_sum": None, "cut_sum": "RZ", "rho": Conversion("RNA", "f32", 15)}),
+    "a negative sum beside no c is cut to 0 by F_sum, or only once it was cut before": (
+        "bf16", "f32", 8,
+        FDPA(4, None, "RZ", "late", 20, "RA", -126, renormalise=True, F2=47, F_sum=44,
+             cut_sum="RNE", e_sum=-126, rho=Conversion("RNA", "f32"), flush_c="zero",
+             zero="signed", nan="quiet"),
+        {"e_zero": None}),
+    "a unit of T is half of one of F_sum, and c is odd in these": (
+        "f16", "f32", 16,
+        changed(CUT, L=8, F=23, cut="RA", c="late", F_c=23, F2=24, cut2="RU", F_sum=23,
+                cut_sum="RNE", rho=Conversion("RU", "f32")),
+        {"rho": Conversion("RU", "f32", overflow="saturate")}),
+    "all products of a step together are half a unit, and one of them is cut": (
+        "e4m3", "f32", 32,
+        changed(EXACT, rho=Conversion("RNA", "f32"), flush_in="zero"), {"F": 61}),
+    "the longest sum has as many bits, and is a tie with its last bit": (
+        "f16", "f16", 32, changed(EXACT, L=32, rho=Conversion("RU", "f16", 8), flush_in="zero"),
+        {"F_sum": 61}),
+    "products of all bits are the smallest output, together and uncut": (
+        "bf16", "f32", 32, changed(EXACT, L=8, F=15, order="pairwise", rho=RZ_FP32),
+        {"e_zero": -151}),
     "a negative sum is cut to 0 or converted to it": (
         "f16", "f16", 32,
         changed(EXACT, L=32, c="late", cut2="RU", rho=Conversion("RU", "f16", 8), zero="signed"),
@@ -356,6 +391,19 @@ def test_the_least_e_zero_that_scaled_sums_show() -> None:
     for e_zero in (-137, -150, -300):
         assert not differ(box, model, dataclasses.replace(model, e_zero=e_zero), 5000, 1)
     higher = dataclasses.replace(model, e_zero=-133)
+    assert any(differ(box, model, higher, 10_000, i) for i in range(12))
+
+
+def test_the_least_e_zero_that_c_alone_shows() -> None:
+    """A c in empty groups is cut toward zero, and then again."""
+    box = box_of("e2m1", "f32", 64, scale="ue4m3", block=32)
+    model = GSTFDPA(32, 8, 31, Conversion("RZ", "f32", 18), -139)
+    for e_zero in (-118, -113):
+        other = changed(model, e_zero=e_zero)
+        assert kind(other, box) == kind(model, box)
+        assert not differ(box, model, other, 5000, 1)
+    higher = changed(model, e_zero=-112)
+    assert kind(higher, box) != kind(model, box)
     assert any(differ(box, model, higher, 10_000, i) for i in range(12))
 
 

@@ -15,12 +15,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["UNIT", "Products", "adding_up"]
+__all__ = ["PLACES", "Products", "adding_up"]
 
 Ints = npt.NDArray[np.int64]
 
-#: Sums are in units of 2^-UNIT, and below 2^(UNIT + 6): float64 holds them.
-UNIT = 44
+#: Sums are in units of 2^-PLACES, and below 2^(PLACES + 6): float64 holds them.
+PLACES = 44
 #: Significands of more bits are not tabled; shorter ones are among them.
 _TABLED = 10
 
@@ -57,18 +57,18 @@ def adding_up(
         left = counts - i
         share = np.where(left > 2, rng.uniform(0.4, 1.3, n) / np.maximum(left, 1), 1.0)
         want = np.maximum(rest * share, 1.0)
-        e_i = np.clip(np.frexp(want)[1] - 1 - UNIT, M - UNIT, 0)
-        at = np.searchsorted(table.size, np.ldexp(want, M - UNIT - e_i), "right") - 1
+        e_i = np.clip(np.frexp(want)[1] - 1 - PLACES, M - PLACES, 0)
+        at = np.searchsorted(table.size, np.ldexp(want, M - PLACES - e_i), "right") - 1
         at = np.maximum(at - np.where(left == 2, rng.integers(0, 4, n), 0), 0)
-        taken = table.size[at] << (UNIT - M + e_i)
+        taken = table.size[at] << (PLACES - M + e_i)
         rest -= np.where(left > 1, taken, 0)
         e[:, i], which[:, i] = e_i, at
     # The rest is a product if it is one of [1, 2) or of [2, 4), and has no lower bits.
     found = np.zeros(n, bool)
     last = np.arange(n), counts - 1
     for down in (0, 1):
-        e_i = np.minimum(np.frexp(np.maximum(rest, 1).astype(float))[1] - 1 - UNIT - down, 0)
-        size = np.ldexp(rest.astype(float), M - UNIT - e_i)
+        e_i = np.minimum(np.frexp(np.maximum(rest, 1).astype(float))[1] - 1 - PLACES - down, 0)
+        size = np.ldexp(rest.astype(float), M - PLACES - e_i)
         at = np.minimum(np.searchsorted(table.size, size), len(table.size) - 1)
         this = ~found & (table.size[at] == size)
         e[last] = np.where(this, e_i, e[last])

@@ -162,10 +162,16 @@ def _truncated(
 
 
 def _grouped(model: GSTFDPA, box: Box) -> tuple[GSTFDPA, list[str]]:
-    """An empty group or zero c matters if it has the largest exponent and something is cut."""
-    fs, fc = box.scale_format, box.formats[2]
+    """An empty group or zero c matters if it has the largest exponent and something is cut.
+
+    If that is c alone, it is cut as outputs are by RZ, or finer; RNA needs one bit more.
+    """
+    fs, fc, fd, rho = box.scale_format, *box.formats[2:], model.rho
     assert fs is not None
-    last = min(f.min_exponent - f.mantissa_bits for f in box.formats[2:])
+    last = min(f.min_exponent - f.mantissa_bits for f in (fc, fd))
+    kept = fd.mantissa_bits if rho.mantissa_bits is None else rho.mantissa_bits
+    step = fd.min_exponent - kept
+    last = max(last, {"RZ": step, "RNA": step - 1}.get(rho.mode, last))
     never = min(2 * fs.min_exponent, max(fc.min_exponent, last + model.F))
     if model.e_zero > never:
         return model, []

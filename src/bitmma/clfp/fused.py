@@ -21,7 +21,7 @@ from typing import Any
 from bitmma import formats
 from bitmma.clfp.box import Box
 from bitmma.clfp.reach import Reach, up
-from bitmma.clfp.two_roundings import Pair, keeps_steps, plainest_pair
+from bitmma.clfp.two_roundings import Pair, keeps_steps, keeps_zeros, plainest_pair
 from bitmma.formats import ROUNDINGS
 from bitmma.models import FDPA, Conversion
 
@@ -543,8 +543,8 @@ def _zero_cuts_in_vain(model: FDPA, x: Reach) -> Iterator[Found]:
     It is below 2^e_zero times what n products can be. If its cut moves no step of the cut and the
     conversion that follow, neither does the finer one, at e - F below its own e, that it has
     without; where that rounds to nearest, it must cut nothing. A negative number that is cut to 0
-    gives +0: either zeros have one sign, or it is not cut to 0, or none is converted to 0 (nor
-    becomes one of its sign for being subnormal).
+    gives +0: either zeros have one sign, or none is converted to 0 (nor becomes one of its sign for
+    being subnormal), or it is not cut to 0, neither then nor by F_sum, or by that all the same.
     """
     e_zero, late = model.e_zero, model.c == "late"
     F, cut = (model.F2, model.cut2) if late else (model.F, model.cut)
@@ -555,12 +555,11 @@ def _zero_cuts_in_vain(model: FDPA, x: Reach) -> Iterator[Found]:
     whole = late and model.groups == 1 and model.F is not None and model.F <= F
     if cut in ("RNE", "RNA") and not (whole if late else x.bits <= F):
         return
-    keeps = {cut} if model.flush_out == "sign" else {cut, model.rho.mode}
-    if model.zero == "signed" and not keeps & {"RD", "RA"}:
-        return
-    top = e_zero + (4 * x.n).bit_length()
+    top, sums = e_zero + (4 * x.n).bit_length(), x.sums(model)
     pair = Pair(model.F_sum, model.cut_sum, model.rho.mode)
-    if keeps_steps(e_zero - F, cut, top, pair, x.sums(model)):
+    signs = model.zero == "plus" or keeps_zeros(e_zero - F, cut, pair, sums)
+    signs |= model.flush_out != "sign" and model.rho.mode in ("RD", "RA")
+    if signs and keeps_steps(e_zero - F, cut, top, pair, sums):
         yield {"e_zero": None}, f"e_zero: {e_zero} and less are alike, what it cuts is cut again"
 
 
@@ -748,7 +747,7 @@ def _overflow(model: FDPA, x: Reach) -> Iterator[Found]:
     hairs = F is not None and x.chained and products * 2 < beside
     raised = products
     if F is not None and cut in ("RD", "RU", "RA") and x.chained:
-        raised += count * beside
+        raised = count * beside + (0 if hairs else products)
     if not x.chained:  # no product is beside c; a zero c may raise them
         raised *= 2 * _TWO ** max(0, (x.high if model.e_zero is None else model.e_zero) - x.high)
     c_whole = model.F_c is None or model.cut_c == "RZ" or model.F_c >= x.c_bits
@@ -777,7 +776,10 @@ def _overflow(model: FDPA, x: Reach) -> Iterator[Found]:
     if hairs and {cut, mode} == {"RD", "RU"} and fine and raised < room:
         yield inf, why
     cut_away = {"RZ": raised, "RNE": 2 * raised, "RNA": 2 * raised}.get(model.cut_sum)
-    if F_sum is not None and cut_away is not None and cut_away < _TWO ** (x.e_max - F_sum):
+    if F_sum is None or cut_away is None:
+        return
+    tie = model.cut_sum == "RNE" and F_sum > of_c  # c is even in such units
+    if cut_away < _TWO ** (x.e_max - F_sum) or (tie and cut_away == _TWO ** (x.e_max - F_sum)):
         yield inf, why
 
 
@@ -822,7 +824,7 @@ def _signs_of_sums(model: FDPA, x: Reach) -> Iterator[Found]:
     if model.F_sum is not None and model.e_sum is not None and x.chained:
         whole |= model.e_sum - model.F_sum >= x.step
     c_bits, c_last = (x.kept, x.step) if later else (x.c_bits, x.c_last)
-    if x.chained and not rounded and min(x.last - 1, max(x.last - 1 - c_bits, x.cut_c)) >= x.step:
+    if not rounded and min(x.last - 1, max(x.last - 1 - c_bits, x.cut_c)) >= x.step:
         whole |= (x.c_low if model.flush_c != "no" else c_last) >= x.step
     if model.zero == "signed" and whole:
         yield {"zero": "plus"}, "zero: no negative sum is rounded to zero"

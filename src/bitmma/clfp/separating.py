@@ -3,246 +3,55 @@
 Random inputs seldom have a bit just where a cut falls. Here a dot product has a few terms, most of
 them powers of two, whose distances are drawn from the parameters of the models in question, and one
 of which lies where something ends: at the smallest normal output, the exponent of a zero, the
-largest number. The models are run on many such inputs, and where they differ the box is asked.
+largest number. Each `Aim` is one kind of such rows; `terms` writes them. The models are run on many
+of these inputs, and where they differ the box is asked.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from bitmma import formats
-from bitmma.cases import Draw, clip, select
-from bitmma.clfp.adding_up import UNIT, adding_up
-from bitmma.clfp.box import Box, Codes, Dots
-from bitmma.clfp.numbers import Range
+from bitmma.clfp.adding_up import PLACES, adding_up
+from bitmma.clfp.box import Box, Dots
+from bitmma.clfp.terms import (
+    ANY,
+    BIT,
+    EIGHTHS,
+    FOURTH,
+    HALVES,
+    LEAST,
+    MOST,
+    NEXT,
+    ODD,
+    ONE,
+    ONES,
+    RUN,
+    SMALL,
+    SQUARE,
+    THIRD,
+    TWO,
+    UNIT,
+    Ints,
+    Mask,
+    Setting,
+    Terms,
+    coded,
+    move,
+    sizes,
+    two_scales,
+    written,
+)
 from bitmma.formats import Format
-from bitmma.models import Conversion, Model
+from bitmma.models import Model
 
 __all__ = ["AIMS", "Aim", "separating"]
-
-Ints = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
-
-#: Fields that say how many bits are kept below some exponent.
-_BITS = ("F", "F_c", "F2", "F_sum", "F_groups", "drop_c")
-#: The rounding of each.
-_CUTS = {
-    "F": "cut", "F_c": "cut_c", "F2": "cut2", "F_sum": "cut_sum", "F_groups": "cut_groups",
-}  # fmt: skip
-#: Fields that are a conversion.
-_CONVERSIONS = ("rho", "rho_products", "rho_product", "rho2", "out")
-#: Fields that are an exponent.
-_PLACES = ("e_zero", "e_sum", "product_overflow")
-
-#: Significands of terms: one, three halves, the most, one and a last place, one and another bit, a
-#: run of ones, any; one where a is half the smallest normal number, or the smallest number.
-_ONE, _HALVES, _MOST, _ODD, _BIT, _RUN, _ANY, _SMALL, _LEAST = range(9)
-#: The most below two; one and the last place of an output, or the one after; (1 + u)^2 and 1 + 2 u,
-#: u being a's last place; ones down to about half of an output's last place.
-_TWO, _UNIT, _SQUARE, _NEXT, _ONES = range(9, 14)
-#: (1 + u)(1 + 3 u), whose b is the second, and (1 + 2 u)^2, which is u^2 more.
-_THIRD, _THREE, _FOURTH = range(14, 17)
-#: From here on: so many eighths more than one in a, times 8, and in b.
-_EIGHTHS = 17
-_SHAPES = range(_EIGHTHS + 64)
-#: What b is where a is one of them.
-_OF_B = np.array(_SHAPES)
-_OF_B[[_ODD, _RUN, _UNIT, _NEXT, _ONES]] = _ONE
-_OF_B[[_TWO, _THIRD]] = _ODD, _THREE
-_OF_B[_EIGHTHS:] = _EIGHTHS + np.arange(64) % 8 * 8
-
-#: How large products of some of them are.
-_SIZES = {_HALVES: 2.25, _MOST: 3.99, _RUN: 1.6, _TWO: 1.97}
-
-
-def _sizes(shape: Ints, others: float) -> npt.NDArray[np.float64]:
-    """How large products of these shapes are, ``others`` if they are not in `_SIZES`."""
-    return np.select([shape == i for i in _SIZES], list(_SIZES.values()), others)
-
-
-@dataclass
-class _Terms:
-    """Rows of terms. Lane -1: there is no such term; lane k: c.
-
-    Attributes:
-        lane, e, shape, negative: (N, T): where, floor(log2) of the operands' product, significand.
-        rest: (N,): the exponent of a power of two in every other lane; ``rest_used``, where.
-        minus_c: (N,): a c of no term is -0. minus_zero: so are products of no term.
-        solved: (N, 4): c is to bring the sum so many bits below its first, to a multiple of that
-            and so many times 2 to minus the second more; the last: how far c's first bit is above
-            that unit.
-        mantissas: (N, T, 2): of a and b, in place of their shapes.
-    """
-
-    lane: Ints
-    e: Ints
-    shape: Ints
-    negative: Mask
-    rest: Ints
-    rest_used: Mask
-    rest_negative: Mask
-    minus_c: Mask
-    minus_zero: Mask
-    solved: Ints | None = None
-    mantissas: Ints | None = None
-
-
-class _Setting:
-    """What is drawn from: lanes, distances and places, by the models in question."""
-
-    def __init__(self, box: Box, models: Iterable[Model], seed: int) -> None:
-        self.box, self.k = box, box.k
-        self.rng, self.draw = np.random.default_rng([seed, 11]), Draw(seed, 12)
-        self.plain = Range(box)  # of products without scales
-        self.range = r = Range(box)
-        _, _, fc, fd = box.formats
-        if (fs := box.scale_format) is not None:
-            r.low, r.lowest = r.low + 2 * fs.min_exponent, r.lowest + 2 * fs.min_exponent
-            r.high += 2 * fs.max_exponent
-        units = [getattr(m, "unit", m) for m in models]
-        kept = {bits for m in units for bits in _kept(m)}
-        self.steps = sorted({min(max(1, m.group), box.k) for m in units})
-        near = {v + i for v in kept for i in (-1, 0, 1, 2)} | {0, 1, 2}
-        # Half of them of what the models differ in.
-        open_bits = {v for v in kept if not all(v in _kept(m) for m in units)}
-        for bits, cut in _CUTS.items():
-            if len({getattr(m, cut, None) for m in units}) > 1:
-                open_bits |= {v for m in units if (v := getattr(m, bits, None)) is not None}
-        sharp = {v + i for v in open_bits for i in (-1, 0, 1)}
-        self.gaps = np.array(sorted(v for v in near if v >= 0), np.int64)
-        sharp &= set(self.gaps.tolist())
-        if sharp:
-            more = sorted(sharp) * max(1, len(self.gaps) // len(sharp))
-            self.gaps = np.concatenate([self.gaps, np.array(more, np.int64)])
-        ends = {fd.min_exponent, fc.min_exponent, fd.max_exponent, r.low, r.lowest, r.high}
-        ends |= {fd.min_exponent - v for v in kept}
-        ends |= {v for m in units for name in _PLACES if (v := getattr(m, name, None)) is not None}
-        conversions = [m for m in units if hasattr(m, "rho")]
-        self.halves = np.array(
-            sorted({_bits(m.rho) + i for m in conversions for i in (1, 2)} or {1})
-        )
-        formats_of = {x.format for m in units for x in _conversions(m)} | {fd.name}
-        self.normals = np.array(sorted({formats.get(x).min_exponent for x in formats_of}))
-        sums = {v + i for m in units if (v := getattr(m, "F_sum", None)) for i in (0, 1)}
-        self.sums = np.array(sorted(sums)) if sums else self.gaps
-        zeros = {e for m in units if (e := getattr(m, "e_zero", None)) is not None}
-        self.zeros = np.array(sorted(zeros or {fd.min_exponent}), np.int64)
-        self.places = np.array(sorted({v + i for v in ends for i in (-2, -1, 0, 1)}), np.int64)
-
-    def choose(self, values: Sequence[int] | Ints, *shape: int) -> Ints:
-        if isinstance(values, range) and values.step == 1:
-            return self.draw.integers(values.start, values.stop - 1, shape)
-        found: Ints = np.asarray(values, np.int64)[self.draw.integers(0, len(values) - 1, shape)]
-        return found
-
-    def one_in(self, n: float, *shape: int) -> Mask:
-        return np.less(self.draw.bits(32, shape), np.uint64(2**32 / n))
-
-    def first_lanes(self, step: Ints) -> Ints:
-        """Of rows that take so many lanes a step, the first one of some step."""
-        found: Ints = (self.rng.random(len(step)) * (self.k // step)).astype(np.int64) * step
-        return found
-
-    def lanes(self, n: int, terms: int) -> Ints:
-        """Lanes (n, terms) of each row, all different, often of one step; c at times one of them.
-
-        There are -1 among them where there are fewer lanes than terms.
-        """
-        k = self.k
-        step = self.choose(self.steps, n)
-        step = np.where(self.one_in(3, n), k, step)
-        start = self.first_lanes(step)
-        lane = np.arange(k)
-        outside = (lane < start[:, None]) | (lane >= (start + step)[:, None])
-        order = self.rng.random((n, k)) + 2.0 * outside
-        order = np.where(self.one_in(2, n, 1), order, np.abs(lane - start[:, None]) + 0.0)
-        picked = np.argsort(order, axis=1)[:, :terms]
-        found = np.full((n, terms), -1, np.int64)
-        found[:, : picked.shape[1]] = picked
-        if k < terms:  # any of the terms may be the one that is left out
-            found = self.rng.permuted(found, axis=1)
-        at = self.choose(np.arange(-terms, terms), n)
-        rows = np.flatnonzero(at >= 0)
-        found[rows, at[rows]] = k
-        return found
-
-    def empty(self, n: int, terms: int, *, placed: bool = True) -> _Terms:
-        """Rows of powers of two of random sign and exponent 0 in random lanes, zeros elsewhere.
-
-        Not ``placed``: in no lane yet.
-        """
-        lane = self.lanes(n, terms) if placed else np.full((n, terms), -1, np.int64)
-        return _Terms(
-            lane, np.zeros((n, terms), np.int64), np.zeros((n, terms), np.int64),
-            self.one_in(2, n, terms), np.zeros(n, np.int64), np.zeros(n, bool), self.one_in(2, n),
-            self.one_in(2, n), self.one_in(4, n),
-        )  # fmt: skip
-
-    def middle(self, n: int) -> Ints:
-        """Exponents for the largest term of a row, half of them among the largest."""
-        high, low = self.range.high, max(self.range.low, self.box.formats[3].min_exponent)
-        seen = min(high, self.box.formats[3].max_exponent - 2)
-        top = np.where(self.one_in(4, n), high, seen) - self.choose(range(6), n)
-        return np.where(self.one_in(2, n), top, self.choose(range(low, seen + 1), n))
-
-    def ends(self, x: _Terms) -> Ints:
-        """By how much to move a row so that one of its terms lies at one of the places."""
-        n, terms = x.e.shape
-        which = self.choose(range(min(terms, 5)), n)
-        return self.choose(self.places, n) - x.e[np.arange(n), which]
-
-    def within(self, x: _Terms) -> None:
-        """Move rows to where all of their products are normal, if there is such a place.
-
-        Half of them to an end of these places.
-        """
-        product = (x.lane >= 0) & (x.lane < self.k)
-        low = self.range.low - np.where(product, x.e, 1 << 20).min(axis=1)
-        high = self.range.high - np.where(product, x.e, -(1 << 20)).max(axis=1)
-        at = low + (self.rng.random(len(low)) * (high - low + 1)).astype(np.int64)
-        end = np.where(self.one_in(2, len(low)), low, high) + self.choose([-1, 0, 0, 1], len(low))
-        somewhere = np.abs(high) + np.abs(low) > 1 << 19  # there are no products
-        at = np.where(somewhere, 0, np.where(self.one_in(2, len(low)), at, end))
-        _move(x, at)
-
-    def somewhere(self, x: _Terms) -> None:
-        """Move rows, half of them to the middle and half to the ends."""
-        n = len(x.e)
-        _move(x, np.where(self.one_in(2, n), self.middle(n), self.ends(x)))
-
-
-def _move(x: _Terms, by: Ints) -> None:
-    x.e = x.e + by[:, None]
-    x.rest = x.rest + by
-
-
-def _kept(model: Model) -> Iterable[int]:
-    for name in _BITS:
-        bits = getattr(model, name, None)
-        if bits is not None:
-            yield int(bits)
-    yield from map(_bits, _conversions(model))
-
-
-def _conversions(model: Model) -> Iterable[Conversion]:
-    found = (getattr(model, name, None) for name in _CONVERSIONS)
-    return (rho for rho in found if isinstance(rho, Conversion))
-
-
-def _bits(rho: Conversion) -> int:
-    bits = rho.mantissa_bits
-    return formats.get(rho.format).mantissa_bits if bits is None else bits
-
-
-# --- what is fed ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -256,11 +65,11 @@ class Aim:
 
     name: str
     fed: str
-    draw: Callable[[_Setting, int], _Terms]
+    draw: Callable[[Setting, int], Terms]
 
 
 AIMS: list[Aim] = []
-_Draw = Callable[[_Setting, int], _Terms]
+_Draw = Callable[[Setting, int], Terms]
 
 
 def _aim(name: str, fed: str) -> Callable[[_Draw], _Draw]:
@@ -271,7 +80,7 @@ def _aim(name: str, fed: str) -> Callable[[_Draw], _Draw]:
     return register
 
 
-def _few(s: _Setting, n: int) -> _Terms:
+def _few(s: Setting, n: int) -> Terms:
     """U, perhaps -U, and three smaller terms at distances that the models' parameters give."""
     x = s.empty(n, 5)
     gap = s.choose(s.gaps, n, 5)
@@ -284,27 +93,27 @@ def _few(s: _Setting, n: int) -> _Terms:
     x.lane[:, 3:] = np.where(s.one_in(3, n, 2), -1, x.lane[:, 3:])
     cancels = ~s.one_in(4, n)
     x.negative[:, 1] = np.where(cancels, ~x.negative[:, 0], x.negative[:, 1])
-    x.shape = np.where(s.one_in(5, n, 5), s.choose(range(9), n, 5), _ONE)
+    x.shape = np.where(s.one_in(5, n, 5), s.choose(range(9), n, 5), ONE)
     x.shape[:, 1] = np.where(cancels & ~s.one_in(5, n), x.shape[:, 0], x.shape[:, 1])
     return x
 
 
 @_aim("a bit where something is cut", "U, perhaps -U, and bits where the cuts fall, or just beside")
-def _at_cuts(s: _Setting, n: int) -> _Terms:
+def _at_cuts(s: Setting, n: int) -> Terms:
     x = _few(s, n)
-    _move(x, s.middle(n))
+    move(x, s.middle(n))
     return x
 
 
 @_aim("what is left of U - U", "U and -U, as large as they can be, and small numbers beside them")
-def _left(s: _Setting, n: int) -> _Terms:
+def _left(s: Setting, n: int) -> Terms:
     x = s.empty(n, 5)
     high = s.range.high - s.choose(range(12), n)
     at = np.where(s.one_in(2, n), high, s.choose(s.places, n))
     at = np.where(s.one_in(4, n), s.range.high, at)
     x.negative[:, 1] = ~x.negative[:, 0]
-    x.shape = s.choose([_ONE] * 7 + [_BIT, _RUN, _ANY, _ODD, _LEAST], n, 5)
-    x.shape[:, :2] = s.choose([_ONE, _ONE, _HALVES, _MOST], n, 1)
+    x.shape = s.choose([ONE] * 7 + [BIT, RUN, ANY, ODD, LEAST], n, 5)
+    x.shape[:, :2] = s.choose([ONE, ONE, HALVES, MOST], n, 1)
     gap = s.choose(s.gaps, n)
     low = s.choose(s.places, n)
     inside = at - (s.rng.random(n) * gap).astype(np.int64)
@@ -322,7 +131,7 @@ def _left(s: _Setting, n: int) -> _Terms:
 
 
 @_aim("c = 0 decides", "c = 0, products just below its exponent, one where half a unit is")
-def _zero_decides(s: _Setting, n: int) -> _Terms:
+def _zero_decides(s: Setting, n: int) -> Terms:
     x = s.empty(n, min(s.k, 33))
     terms = x.e.shape[1]
     x.lane = np.where(x.lane == s.k, -1, x.lane)
@@ -332,29 +141,29 @@ def _zero_decides(s: _Setting, n: int) -> _Terms:
         s.one_in(2, n), few, np.maximum(s.choose(s.steps, n) - s.choose([0, 1, 2], n), 1)
     )
     x.e = np.repeat(top[:, None], terms, axis=1)
-    shape = s.choose([_MOST, _MOST, _HALVES, _ONE, _RUN, _ANY], n, 1)
+    shape = s.choose([MOST, MOST, HALVES, ONE, RUN, ANY], n, 1)
     x.shape = np.where(s.one_in(6, n, 1), s.choose(range(7), n, terms), shape)
     x.negative = np.where(s.one_in(6, n, 1), x.negative, x.negative[:, :1])
     # Its sum has about so many bits above the products' exponent.
-    carry = np.ceil(np.log2(few * np.where(shape[:, 0] == _MOST, 4, 2))).astype(np.int64)
+    carry = np.ceil(np.log2(few * np.where(shape[:, 0] == MOST, 4, 2))).astype(np.int64)
     x.lane = np.where(np.arange(terms) >= few[:, None], -1, x.lane)
     down = s.choose(s.halves, n) - carry + s.choose([0, 0, 1, 2, -1], n)
     x.e[:, 0] = top - np.where(s.one_in(4, n), s.choose(s.gaps, n), down)
-    x.shape[:, 0] = s.choose([_ONE, _MOST, _RUN, _RUN, _ODD, _ANY], n)
+    x.shape[:, 0] = s.choose([ONE, MOST, RUN, RUN, ODD, ANY], n)
     x.negative[:, 0] = s.one_in(2, n)
     x.rest, x.rest_used = top - s.choose(s.gaps, n), s.one_in(3, n)
     return x
 
 
 @_aim("c = 0 decides a tie", "c = 0, terms alike below its exponent, half a unit together; a hair")
-def _zero_decides_ties(s: _Setting, n: int) -> _Terms:
+def _zero_decides_ties(s: Setting, n: int) -> Terms:
     terms = max(4, min(s.k, 33) + 1)
     x = s.empty(n, terms, placed=False)
     zero, step = s.choose(s.zeros, n), np.minimum(s.choose(s.steps, n), terms - 1)
     top = zero - s.choose([1, 1, 1, 1, 2, 3], n)
     few = np.maximum(step - s.choose([1, 2, 2, 3], n), 1)
-    shape = s.choose([_ONE, _ONE, _RUN, _RUN, _MOST, _TWO], n)
-    size = _sizes(shape, 1.0)
+    shape = s.choose([ONE, ONE, RUN, RUN, MOST, TWO], n)
+    size = sizes(shape, 1.0)
     carry = np.log2(few * size).astype(np.int64)
     tie = np.maximum(s.box.formats[3].min_exponent, top + carry) - s.choose(s.halves, n)
     # Where that is above them, so many of them make it; or of 9/4, and a power of two.
@@ -362,7 +171,7 @@ def _zero_decides_ties(s: _Setting, n: int) -> _Terms:
     nines = above & s.one_in(2, n)
     few = np.where(above & (whole <= step), whole, few)
     few = np.where(nines, whole * 4 // 9 + 1, few)
-    shape = np.where(nines, _HALVES, np.where(above, _ONE, shape))
+    shape = np.where(nines, HALVES, np.where(above, ONE, shape))
     rest = np.log2(np.maximum(whole - (few - 1) * 2.25, 0.25)).astype(np.int64)
     lane = np.arange(terms) - 1
     few = np.minimum(few + 2, step)  # a hair, or two
@@ -372,18 +181,18 @@ def _zero_decides_ties(s: _Setting, n: int) -> _Terms:
     x.negative[:] = x.negative[:, :1] ^ (s.one_in(16, n, terms) & s.one_in(2, n, 1))
     x.e[:, 1] = zero - s.choose(s.gaps, n) + s.choose([-2, -1, -1, 0, 0, 1], n)
     x.e[:, 3] = np.where(above, np.where(nines, top + rest, top), tie)
-    x.shape[:, [1, 3]] = np.where(s.one_in(4, n, 2), s.choose(range(7), n, 2), _ONE)
+    x.shape[:, [1, 3]] = np.where(s.one_in(4, n, 2), s.choose(range(7), n, 2), ONE)
     x.negative[:, 1] = s.one_in(2, n)
     squares = s.one_in(3, n)  # the hair is what two products leave
     x.e[squares, 1] = (s.range.low + s.choose(range(4), n))[squares]
     x.lane[:, 2] = np.where(squares, x.lane[:, 2], -1)
     x.e[:, 2], x.negative[:, 2] = x.e[:, 1], ~x.negative[:, 1]
-    x.shape[squares, 1], x.shape[:, 2] = _SQUARE, _NEXT
+    x.shape[squares, 1], x.shape[:, 2] = SQUARE, NEXT
     return x
 
 
 @_aim("c beside a boundary", "products, and the c that brings their sum to half a unit, or just by")
-def _solved(s: _Setting, n: int) -> _Terms:
+def _solved(s: Setting, n: int) -> Terms:
     x = _carries(s, n)
     x.lane = np.where(x.lane == s.k, -1, x.lane)
     gap, half = s.choose(s.gaps, n), s.choose(s.halves, n)
@@ -394,14 +203,14 @@ def _solved(s: _Setting, n: int) -> _Terms:
 
 
 @_aim("the longest sums", "all products of a step at their largest, c's last bit where it is cut")
-def _longest(s: _Setting, n: int) -> _Terms:
+def _longest(s: Setting, n: int) -> Terms:
     x = s.empty(n, min(s.k, 64), placed=False)
     terms = x.e.shape[1]
     step = s.choose(s.steps, n)
     first = s.first_lanes(step)
     lane = first[:, None] + np.arange(terms)
     x.lane = np.where(np.arange(terms) < step[:, None], lane, -1)
-    x.shape[:] = s.choose([_MOST, _MOST, _TWO], n, 1)
+    x.shape[:] = s.choose([MOST, MOST, TWO], n, 1)
     x.negative[:] = x.negative[:, :1]
     x.minus_zero[:] = False
     half, gap = s.choose(s.halves, n), s.choose(s.gaps, n)
@@ -416,14 +225,14 @@ def _longest(s: _Setting, n: int) -> _Terms:
 
 
 @_aim("a bit where something ends", "the same at the smallest outputs, at e_zero, at overflow")
-def _at_ends(s: _Setting, n: int) -> _Terms:
+def _at_ends(s: Setting, n: int) -> Terms:
     x = _few(s, n)
-    _move(x, s.ends(x))
+    move(x, s.ends(x))
     return x
 
 
 @_aim("just below normal", "the smallest normal number less half or a quarter of its unit; a hair")
-def _below_normal(s: _Setting, n: int) -> _Terms:
+def _below_normal(s: Setting, n: int) -> Terms:
     x = s.empty(n, 3)
     x.e[:] = s.choose(s.normals, n, 1)
     x.negative[:, 1] = ~x.negative[:, 0]
@@ -431,16 +240,16 @@ def _below_normal(s: _Setting, n: int) -> _Terms:
     x.e[:, 2] = np.where(s.one_in(2, n), x.e[:, 1], x.e[:, 0]) - s.choose(s.gaps, n)
     x.lane[:, 2] = np.where(s.one_in(2, n), -1, x.lane[:, 2])
     alone = s.one_in(3, n)  # a product just below it, or a c
-    x.shape[alone, 0] = s.choose([_TWO, _ONES, _ONES, _ONES, _MOST, _ANY], n)[alone]
+    x.shape[alone, 0] = s.choose([TWO, ONES, ONES, ONES, MOST, ANY], n)[alone]
     x.lane[alone & s.one_in(3, n), 0] = s.k
     x.negative[:, 1] ^= alone & s.one_in(2, n)
-    x.e[alone, 0] -= 1 + (x.shape[alone, 0] == _MOST) * s.one_in(2, n)[alone]
+    x.e[alone, 0] -= 1 + (x.shape[alone, 0] == MOST) * s.one_in(2, n)[alone]
     x.lane[:, 1] = np.where(alone & s.one_in(1.3, n), -1, x.lane[:, 1])
     return x
 
 
 @_aim("sums to the bit", "products that come to half a unit or a power of two, less or more a bit")
-def _to_the_bit(s: _Setting, n: int) -> _Terms:
+def _to_the_bit(s: Setting, n: int) -> Terms:
     tries, most = 3 * n, min(s.k, 8)
     step = np.minimum(s.choose(s.steps, tries), most)
     count = np.minimum(s.choose(range(1, most + 1), tries), step)
@@ -448,11 +257,11 @@ def _to_the_bit(s: _Setting, n: int) -> _Terms:
     down = s.choose(s.halves, tries)
     # Half a unit above any output, or so many of half a unit, or a quarter, below a power of two.
     output = 1 + 2 * (s.rng.random(tries) * (1 << (down - 1).clip(0))).astype(np.int64)
-    tie = (1 << down) + output << (UNIT + power - down).clip(0)
+    tie = (1 << down) + output << (PLACES + power - down).clip(0)
     down += s.choose([0, 0, 1], tries)
-    below = s.choose([0, 1, 1, 2, 3], tries) << (UNIT + power - down).clip(0)
-    sums = np.where(s.one_in(2, tries), tie, (1 << UNIT + power) - below)
-    hair = (UNIT - s.choose(s.gaps, tries) + s.choose([0, 0, 1, -1], tries)).clip(0)
+    below = s.choose([0, 1, 1, 2, 3], tries) << (PLACES + power - down).clip(0)
+    sums = np.where(s.one_in(2, tries), tie, (1 << PLACES + power) - below)
+    hair = (PLACES - s.choose(s.gaps, tries) + s.choose([0, 0, 1, -1], tries)).clip(0)
     sums += s.choose([-1, 0, 1, 1, 3], tries) << hair
     M_a, M_b = (f.mantissa_bits for f in s.box.formats[:2])
     e, a, b, found = adding_up(np.maximum(sums, 1), count, M_a, M_b, s.rng)
@@ -472,12 +281,12 @@ def _to_the_bit(s: _Setting, n: int) -> _Terms:
         s.choose(s.normals, n) - power - s.choose([0, 0, 1], n), s.choose(s.places, n) - power,
         s.choose(s.zeros, n) - s.choose([1, 1, 1, 2, 3], n) - top, s.middle(n) - top,
     ]  # fmt: skip
-    _move(x, np.choose(s.choose(range(len(ends)), n), ends))
+    move(x, np.choose(s.choose(range(len(ends)), n), ends))
     return x
 
 
 @_aim("long and few", "terms alike in all lanes of a step but two: half a unit of the sum, a hair")
-def _alike(s: _Setting, n: int) -> _Terms:
+def _alike(s: Setting, n: int) -> Terms:
     terms = max(4, min(s.k, 64) + 1)
     x = s.empty(n, terms, placed=False)
     step = s.choose(s.steps, n)
@@ -486,10 +295,10 @@ def _alike(s: _Setting, n: int) -> _Terms:
     few = np.where(s.one_in(3, n), 1 << s.choose(range(terms.bit_length()), n), step)
     few = np.minimum(few + 2 - s.choose([-1, 0, 0, 0, 1, 2], n), step)
     x.lane = np.where(np.arange(terms) > few[:, None], -1, lane)
-    shape = s.choose([_ONE, _ONE, _HALVES, _RUN, _RUN, _MOST, _TWO], n)
+    shape = s.choose([ONE, ONE, HALVES, RUN, RUN, MOST, TWO], n)
     x.shape[:] = shape[:, None]
     x.negative[:] = x.negative[:, :1]
-    size = _sizes(shape, 1.0)
+    size = sizes(shape, 1.0)
     # What is alike makes a sum with its first bit here, or one below.
     carry = np.log2(np.maximum(few - s.choose([0, 1, 2, 3], n), 1) * size)
     carry = carry.astype(np.int64) - s.one_in(4, n)
@@ -501,19 +310,19 @@ def _alike(s: _Setting, n: int) -> _Terms:
     x.lane[:, 0] = np.where(role == 6, -1, s.k)
     x.e[:, 1], x.e[:, 2] = half, np.where(role == 5, above - s.choose(s.gaps, n), hair)
     x.lane[:, 1] = np.where((role == 5) & s.one_in(1.3, n), -1, x.lane[:, 1])
-    x.shape[:, :3] = np.where(s.one_in(4, n, 3), s.choose(range(7), n, 3), _ONE)
+    x.shape[:, :3] = np.where(s.one_in(4, n, 3), s.choose(range(7), n, 3), ONE)
     for i in range(3):
         x.negative[:, i] ^= s.one_in(2, n)
     squares = s.one_in(4, n)  # the hair is what two of the smallest leave
     x.e[squares, 2] = (s.range.low - s.range.high + s.choose(range(4), n))[squares]
-    x.shape[squares, 2], x.shape[squares, 3] = _SQUARE, _NEXT
+    x.shape[squares, 2], x.shape[squares, 3] = SQUARE, NEXT
     x.e[squares, 3], x.negative[squares, 3] = x.e[squares, 2], ~x.negative[squares, 2]
     s.within(x)
     return x
 
 
 @_aim("what two neighbours leave", "U and -U or none, a sum, half its unit, and p - p (1 + an ulp)")
-def _neighbours(s: _Setting, n: int) -> _Terms:
+def _neighbours(s: Setting, n: int) -> Terms:
     x = s.empty(n, 6)
     M = s.box.formats[0].mantissa_bits
     gap = s.choose(s.gaps, n)
@@ -527,12 +336,12 @@ def _neighbours(s: _Setting, n: int) -> _Terms:
     x.e[:, 3] = -above - s.choose(s.halves, n) + s.choose([0, 0, 1], n)
     x.e[:, 4:] = hair[:, None]
     x.negative[:, 1] = ~x.negative[:, 0]
-    x.shape[:] = _ONE
-    x.shape[:, :2] = s.choose([_ONE, _HALVES, _MOST], n, 1)
-    x.shape[:, 2] = s.choose([_ONE, _ODD, _UNIT, _UNIT], n)
-    x.shape[:, 4] = s.choose([_ONE, _ONE, _ODD, _SQUARE], n)
-    other = s.choose([_ODD, _ODD, _BIT, _ANY], n)
-    x.shape[:, 5] = np.where(x.shape[:, 4] == _SQUARE, _NEXT, other)
+    x.shape[:] = ONE
+    x.shape[:, :2] = s.choose([ONE, HALVES, MOST], n, 1)
+    x.shape[:, 2] = s.choose([ONE, ODD, UNIT, UNIT], n)
+    x.shape[:, 4] = s.choose([ONE, ONE, ODD, SQUARE], n)
+    other = s.choose([ODD, ODD, BIT, ANY], n)
+    x.shape[:, 5] = np.where(x.shape[:, 4] == SQUARE, NEXT, other)
     x.negative[:, 5] = ~x.negative[:, 4]
     alone = s.one_in(2, n)  # the sum is the largest
     x.lane[alone, :2] = -1
@@ -544,17 +353,17 @@ def _neighbours(s: _Setting, n: int) -> _Terms:
     wide = (role < 3) & lowest & s.one_in(2, n)  # c is far above: products are half its unit
     x.e[wide, 3] = -s.choose(range(6), n)[wide]
     x.e[wide, 2] = x.e[wide, 3] + s.choose(s.halves, n)[wide]
-    x.lane[ties, 4:], x.shape[ties, 2] = -1, _ONE
+    x.lane[ties, 4:], x.shape[ties, 2] = -1, ONE
     x.e[ties, 3] = (s.choose([0, 0, 1], n) - s.choose(s.gaps, n))[ties]
     x.e[ties, 2] = (s.range.lowest - s.range.high + s.choose(range(3), n))[ties]
     x.lane[:, 3] = np.where(s.one_in(4, n) & ~ties, -1, x.lane[:, 3])
     s.within(x)
-    _move(x, np.where(ties, s.range.high - np.maximum(x.e[:, 0], x.e[:, 1]), 0))
+    move(x, np.where(ties, s.range.high - np.maximum(x.e[:, 0], x.e[:, 1]), 0))
     return x
 
 
 @_aim("a power of two of many", "c or none, half its unit made of all products of a step; a hair")
-def _made(s: _Setting, n: int) -> _Terms:
+def _made(s: Setting, n: int) -> Terms:
     """Products as large as they can be seldom make a tie: here they are chosen to make 2^power.
 
     It is half a unit of c, or the sum itself. Beside it there are a unit of what is cut from
@@ -578,14 +387,14 @@ def _made(s: _Setting, n: int) -> _Terms:
     with_c, half = s.one_in(1.5, n) | none, s.choose(s.halves, n)
     top = np.where(with_c, power + half, power)
     x.e[:, 0], x.negative[:, 0] = top, x.negative[:, 4] ^ ~s.one_in(4, n)
-    x.shape[:, 0] = s.choose([_ONE] * 5 + [_ODD, _MOST, _ANY], n)
+    x.shape[:, 0] = s.choose([ONE] * 5 + [ODD, MOST, ANY], n)
     tie = ~with_c & ~s.one_in(4, n)
     x.e[:, 3] = top - np.where(tie, half, s.choose(s.sums, n))
     hair = top - s.choose(s.gaps, n) - s.choose([0, 0, 1], n)
     x.e[:, 1:3] = (hair + np.where(hairs == 2, M_a + M_b, 0))[:, None]
     square = s.one_in(2, n, 1) | (min(M_a, M_b) < 2)
-    x.shape[:, 1:3] = np.where(square, [_SQUARE, _NEXT], [_THIRD, _FOURTH])
-    x.shape[:, 1:3] = np.where(hairs[:, None] == 2, x.shape[:, 1:3], _ONE)
+    x.shape[:, 1:3] = np.where(square, [SQUARE, NEXT], [THIRD, FOURTH])
+    x.shape[:, 1:3] = np.where(hairs[:, None] == 2, x.shape[:, 1:3], ONE)
     x.negative[:, 2] = ~x.negative[:, 1]
     used[:, 1:4] = np.stack([hairs > 0, hairs > 1, unit], axis=1)
     rank = np.cumsum(used, axis=1) - 1 + s.choose(range(64), n, 1)
@@ -594,7 +403,35 @@ def _made(s: _Setting, n: int) -> _Terms:
     x.lane[:, 0] = np.where(with_c, s.k, -1)
     s.within(x)
     least = s.range.lowest + s.choose(range(3), n) - x.e[:, 1]
-    _move(x, np.where((hairs == 1) & s.one_in(2, n), least, 0))
+    move(x, np.where((hairs == 1) & s.one_in(2, n), least, 0))
+    return x
+
+
+@_aim("exact sums", "products of all bits, the last such that the sum is one output, or half-way")
+def _exact(s: Setting, n: int) -> Terms:
+    """What a cut takes from products of many bits shows where their sum is at a boundary.
+
+    There it is without any cut, or a last bit beside.
+    """
+    most = max(3, min(s.k, _MADE_MOST) + 1)
+    x = s.empty(n, most, placed=False)
+    step = np.minimum(s.choose(s.steps, n), most - 1)
+    few = np.where(s.one_in(3, n), 1 + (s.rng.random(n) * step).astype(np.int64), step)
+    lane = s.first_lanes(step)[:, None] + np.arange(most) - 1
+    x.lane = np.where(np.arange(most) > few[:, None], -1, lane)
+    deepest = s.choose([0, 1, 1, 2, 8], n, 1)
+    x.e = -(s.rng.random((n, most)) * (deepest + 1)).astype(np.int64)
+    x.shape = np.where(s.one_in(3, n, most), s.choose([MOST, ODD, ONE], n, most), ANY)
+    x.negative = x.negative ^ ((x.negative ^ x.negative[:, :1]) & s.one_in(1.5, n, 1))
+    half = s.choose(s.halves, n) - s.choose([0, 0, 1], n)
+    role, near = s.choose(range(4), n), s.choose(range(-3, 3), n)  # c: like them, large, or none
+    x.e[:, 0] = np.where(role == 0, near, half + s.choose(range(5), n))
+    x.shape[:, 0] = np.where((role == 0) | s.one_in(3, n), ANY, ONE)
+    x.lane[:, 0] = np.where(role < 2, s.k, -1)
+    x.exact = np.stack([half, s.choose(s.gaps, n), s.choose([0, 0, 0, 1, -1], n)], axis=1)
+    s.within(x)
+    top = np.where(s.one_in(2, n), s.choose(s.zeros, n) - s.choose([1, 1, 2, 3], n), s.middle(n))
+    move(x, np.where(s.one_in(2, n), top - x.e[:, 1:].max(axis=1), 0))
     return x
 
 
@@ -619,7 +456,7 @@ def _makings(M_a: int, M_b: int, most: int) -> tuple[Ints, Ints, Ints]:
             while rest < Fraction(64, 1 << down):
                 down += 1
             size = max(x for x in sizes if x <= rest * 2**down)
-            terms.append((_EIGHTHS + sizes[size], -down))
+            terms.append((EIGHTHS + sizes[size], -down))
             rest -= Fraction(size, 1 << down)
         if len(terms) <= most:
             count[limit, power] = len(terms)
@@ -633,7 +470,7 @@ _LIMITS = (8, 12, 14, 15)
 
 
 @_aim("last bits", "numbers whose last bits fall where something is cut, beside a few bits")
-def _last_bits(s: _Setting, n: int) -> _Terms:
+def _last_bits(s: Setting, n: int) -> Terms:
     x = s.empty(n, 4)
     M, M_c = s.box.formats[0].mantissa_bits, s.box.formats[2].mantissa_bits
     is_c = x.lane == s.k
@@ -642,15 +479,15 @@ def _last_bits(s: _Setting, n: int) -> _Terms:
     down = np.where(s.one_in(3, n, 4), s.choose(s.halves, n, 4) + s.choose([0, 1, -1], n, 4), down)
     x.e = -np.maximum(down, 0)
     x.e[:, 0] = 0
-    x.shape = s.choose([_MOST, _TWO, _TWO, _ODD, _SQUARE, _ANY, _ONE], n, 4)
-    x.shape[:, 0] = s.choose([_ONE, _ONE, _UNIT, _ODD, _ANY], n)
+    x.shape = s.choose([MOST, TWO, TWO, ODD, SQUARE, ANY, ONE], n, 4)
+    x.shape[:, 0] = s.choose([ONE, ONE, UNIT, ODD, ANY], n)
     x.lane[:, 2:] = np.where(s.one_in(1.5, n, 2), -1, x.lane[:, 2:])
     s.within(x)
     return x
 
 
 @_aim("c against the longest sums", "all products of a step, and the power of two that takes most")
-def _cancelled(s: _Setting, n: int) -> _Terms:
+def _cancelled(s: Setting, n: int) -> Terms:
     terms = max(2, min(s.k, 64) + 1)
     x = s.empty(n, terms, placed=False)
     step = s.choose(s.steps, n)
@@ -658,34 +495,34 @@ def _cancelled(s: _Setting, n: int) -> _Terms:
     lane = first[:, None] + np.arange(terms) - 1
     x.lane = np.where(np.arange(terms) > step[:, None], -1, lane)
     x.lane[:, 0] = s.k
-    shape = s.choose([_MOST, _MOST, _TWO, _RUN, _ANY], n, 1)
-    other = s.choose([_ANY, _ODD, _MOST, _SQUARE], n, terms)
+    shape = s.choose([MOST, MOST, TWO, RUN, ANY], n, 1)
+    other = s.choose([ANY, ODD, MOST, SQUARE], n, terms)
     x.shape = np.where(s.one_in(4, n, terms), other, shape)
     x.negative[:] = x.negative[:, :1]
     x.negative[:, 0] ^= ~s.one_in(4, n)
-    size = _sizes(shape[:, 0], 2.0)
+    size = sizes(shape[:, 0], 2.0)
     x.e[:, 0] = np.log2(step * size).astype(np.int64) + s.choose([0, 1, 1, 2], n)
     x.e[:, 1] -= np.where(s.one_in(2, n), 0, s.choose(s.gaps, n))
-    x.shape[:, 0] = s.choose([_ONE, _ONE, _ONE, _ODD, _ANY], n)
+    x.shape[:, 0] = s.choose([ONE, ONE, ONE, ODD, ANY], n)
     s.within(x)
     return x
 
 
 @_aim("over a power of two", "c or a product just below it, what leads beyond it, and a hair")
-def _beyond(s: _Setting, n: int) -> _Terms:
+def _beyond(s: Setting, n: int) -> Terms:
     x = s.empty(n, 5)
     with_c = s.one_in(1.5, n)
     x.lane[with_c] = np.where(x.lane[with_c] == s.k, -1, x.lane[with_c])
     x.lane[with_c, 0] = s.k
-    x.shape = np.where(s.one_in(4, n, 5), s.choose(range(7), n, 5), _ONE)
-    x.shape[:, 0] = s.choose([_MOST, _MOST, _TWO, _RUN, _UNIT], n)
+    x.shape = np.where(s.one_in(4, n, 5), s.choose(range(7), n, 5), ONE)
+    x.shape[:, 0] = s.choose([MOST, MOST, TWO, RUN, UNIT], n)
     x.negative[:, 1] = x.negative[:, 0]
     x.e[:, 1] = -(s.rng.random(n) * 26).astype(np.int64)
     x.e[:, 2] = -s.choose(s.halves, n) + s.choose([0, 1, 1, 2], n)
     x.e[:, 3:] = -s.choose(s.gaps, n, 2) + s.choose([0, 0, 0, -1, -2, 1], n, 2)
-    x.shape[:, 3] = s.choose([_ONE, _HALVES, _RUN], n)
+    x.shape[:, 3] = s.choose([ONE, HALVES, RUN], n)
     three = s.one_in(3, n)  # three quarters
-    x.e[three, 4], x.shape[three, 3:] = x.e[three, 3] + 1, _ONE
+    x.e[three, 4], x.shape[three, 3:] = x.e[three, 3] + 1, ONE
     x.negative[three, 4] = x.negative[three, 3]
     x.lane[:, 2] = np.where(s.one_in(2, n), -1, x.lane[:, 2])
     x.lane[:, 4] = np.where(s.one_in(2, n), -1, x.lane[:, 4])
@@ -694,7 +531,7 @@ def _beyond(s: _Setting, n: int) -> _Terms:
 
 
 @_aim("many hairs", "U, half a unit, less a little, and in all other lanes what is cut from it")
-def _hairs(s: _Setting, n: int) -> _Terms:
+def _hairs(s: Setting, n: int) -> Terms:
     x = s.empty(n, 3)
     x.e[:, 1] = -np.where(s.one_in(3, n), s.choose(s.gaps, n), s.choose(s.halves, n))
     hair = s.choose(s.gaps, n)
@@ -702,14 +539,14 @@ def _hairs(s: _Setting, n: int) -> _Terms:
     x.negative[:, 2] = np.where(s.one_in(4, n), x.negative[:, 2], ~x.rest_negative)
     x.rest = -hair - s.choose(range(3), n)
     x.rest_used[:] = True
-    x.shape[:, 0] = s.choose([_ONE, _UNIT, _ODD], n)
+    x.shape[:, 0] = s.choose([ONE, UNIT, ODD], n)
     x.lane[:, 1:] = np.where(s.one_in(3, n, 2), -1, x.lane[:, 1:])
     s.somewhere(x)
     return x
 
 
 @_aim("carries", "the largest significands in all lanes but a few, and bits where the cuts fall")
-def _carries(s: _Setting, n: int) -> _Terms:
+def _carries(s: Setting, n: int) -> Terms:
     terms = min(s.k + 1, 65)
     x = s.empty(n, terms)
     small = s.rng.random((n, terms)) < s.choose([0, 1, 2, 6], n, 1) / terms
@@ -719,9 +556,9 @@ def _carries(s: _Setting, n: int) -> _Terms:
         s.one_in(2, n, terms), gap, s.choose(s.halves, n, 1) - s.choose(range(count + 1), n, 1)
     )
     x.e = np.where(small, -gap, 0)
-    large = s.choose([_MOST, _MOST, _MOST, _HALVES, _BIT, _ANY], n, 1)
-    large = np.where(s.one_in(8, n, terms), s.choose([_MOST, _HALVES, _BIT, _ANY], n, terms), large)
-    x.shape = np.where(small, s.choose([_ONE, _ONE, _MOST, _ODD, _ANY], n, terms), large)
+    large = s.choose([MOST, MOST, MOST, HALVES, BIT, ANY], n, 1)
+    large = np.where(s.one_in(8, n, terms), s.choose([MOST, HALVES, BIT, ANY], n, terms), large)
+    x.shape = np.where(small, s.choose([ONE, ONE, MOST, ODD, ANY], n, terms), large)
     x.negative = np.where(small | s.one_in(8, n, 1), x.negative, x.negative[:, :1])
     with_c = s.one_in(2, n)
     x.lane[with_c] = np.where(x.lane[with_c] == s.k, -1, x.lane[with_c])
@@ -735,10 +572,10 @@ def _carries(s: _Setting, n: int) -> _Terms:
 
 
 @_aim("zeros", "zeros of all signs, and the smallest numbers of either sign beside them")
-def _zeros(s: _Setting, n: int) -> _Terms:
+def _zeros(s: Setting, n: int) -> Terms:
     x = s.empty(n, 3)
     x.lane = np.where(s.one_in(2, n, 3), -1, x.lane)
-    x.shape = np.where(s.one_in(3, n, 3), _SMALL, _ONE)
+    x.shape = np.where(s.one_in(3, n, 3), SMALL, ONE)
     fd = s.box.formats[3]
     last = fd.min_exponent - fd.mantissa_bits
     low = s.choose([s.range.lowest, last, last - 1, fd.min_exponent, *s.places.tolist()], n)
@@ -749,7 +586,7 @@ def _zeros(s: _Setting, n: int) -> _Terms:
 
 
 @_aim("c alone", "c beside zeros or U - U, at the ends of the outputs' range and between outputs")
-def _c_alone(s: _Setting, n: int) -> _Terms:
+def _c_alone(s: Setting, n: int) -> Terms:
     x = s.empty(n, 3)
     fd = s.box.formats[3]
     x.lane = np.where(x.lane == s.k, -1, x.lane)
@@ -757,7 +594,7 @@ def _c_alone(s: _Setting, n: int) -> _Terms:
     last = fd.min_exponent - fd.mantissa_bits
     ends = [fd.min_exponent - 1, fd.min_exponent, last, last + 1, fd.max_exponent]
     x.e[:, 0] = np.where(s.one_in(2, n), s.choose(ends, n), s.choose(s.places, n))
-    x.shape[:, 0] = s.choose([_ONE, _HALVES, _MOST, _MOST, _RUN, _RUN, _BIT, _ODD, _ANY], n)
+    x.shape[:, 0] = s.choose([ONE, HALVES, MOST, MOST, RUN, RUN, BIT, ODD, ANY], n)
     x.e[:, 1:] = s.middle(n)[:, None]
     x.negative[:, 2] = ~x.negative[:, 1]
     alone: Mask = np.logical_or(s.one_in(2, n), np.any(x.lane < 0, axis=1))
@@ -767,30 +604,30 @@ def _c_alone(s: _Setting, n: int) -> _Terms:
 
 
 @_aim("a far c", "products, and c as far from them as the models' parameters say")
-def _far_c(s: _Setting, n: int) -> _Terms:
+def _far_c(s: Setting, n: int) -> Terms:
     x = s.empty(n, 4)
     x.lane = np.where(x.lane == s.k, -1, x.lane)
     x.lane[:, 0] = s.k
     x.lane[:, 2:] = np.where(s.one_in(2, n, 2), -1, x.lane[:, 2:])
     x.e[:, 1:] = s.choose(s.gaps, n, 1) * np.where(s.one_in(3, n, 1), -1, 1)
     x.e[:, 2:] -= np.where(s.one_in(2, n, 2), 0, s.choose(s.gaps, n, 2))
-    x.shape = np.where(s.one_in(2, n, 4), s.choose(range(9), n, 4), _ONE)
+    x.shape = np.where(s.one_in(2, n, 4), s.choose(range(9), n, 4), ONE)
     s.somewhere(x)
     return x
 
 
 def separating(box: Box, models: Sequence[Model], count: int, seed: int) -> Dots:
     """About so many dot products, of every aim, made for telling these models apart."""
-    s = _Setting(box, models, seed)
+    s = Setting(box, models, seed)
     whole = []
     if box.scale_format is not None:
         whole = [_scaled(s, count // 2)]
         whole += [_scaled_ties(s, count // 4)] if s.steps[0] > 2 else []
     each = -(-count // len(AIMS) // (1 + len(whole)))
-    return Dots.join([*whole, *(_written(s, aim.draw(s, each)) for aim in AIMS)])
+    return Dots.join([*whole, *(written(s, aim.draw(s, each)) for aim in AIMS)])
 
 
-def _scaled(s: _Setting, n: int) -> Dots:
+def _scaled(s: Setting, n: int) -> Dots:
     """With block scales: whole rows, scaled to where something ends, some blocks far below others.
 
     Operands are of the largest, or any, or zeros; a block's products have one sign or any; c is 0
@@ -826,13 +663,13 @@ def _scaled(s: _Setting, n: int) -> Dots:
     )
     e = np.where(s.one_in(2, *shape) | just, at, lower)
     e_c = at[:, 0] - s.choose(s.gaps, n)
-    c, held = _numbers(s, fc, e_c, s.choose(range(7), n), s.one_in(2, n))
+    c, held = coded(s, fc, e_c, s.choose(range(7), n), s.one_in(2, n))
     none = s.one_in(1.5, n) | ~held
     c = np.where(none, np.where(s.one_in(2, n), fc.sign_bit, 0), c).astype(fc.code_dtype)
-    return Dots(operands[0], operands[1], c, *_scales(fs, e))
+    return Dots(operands[0], operands[1], c, *two_scales(fs, e))
 
 
-def _scaled_ties(s: _Setting, n: int) -> Dots:
+def _scaled_ties(s: Setting, n: int) -> Dots:
     """With block scales, c = 0: products that make the smallest output, or half of it; a hair."""
     box, k = s.box, s.k
     fs, block = box.scale_format, box.spec.block
@@ -858,7 +695,7 @@ def _scaled_ties(s: _Setting, n: int) -> Dots:
     tie = box.formats[3].min_exponent - s.choose(s.halves, n) + s.choose([0, 0, 1], n)
     up = tie - powers[which, 0] - s.plain.lowest
     up = np.clip(up, 2 * fs.min_exponent, 2 * fs.max_exponent)
-    scales = _scales(fs, np.repeat(up[:, None], k // block, axis=1))
+    scales = two_scales(fs, np.repeat(up[:, None], k // block, axis=1))
     return Dots(operands[0], operands[1], np.zeros(n, box.formats[2].code_dtype), *scales)
 
 
@@ -889,157 +726,3 @@ def _powers_of_two(
             both = [product[1 << hair], *terms]
             found[power, hair] = [x for x, _ in both], [x for _, x in both]
     return found
-
-
-def _scales(fs: Format, e: Ints) -> tuple[Codes, Codes]:
-    """Two scales, powers of two, whose product is 2^e, or the nearest that there is."""
-    low, high = fs.min_exponent, fs.max_exponent
-    half = clip(e >> 1, low, high)
-    halves = half, clip(e - half, low, high)
-    first = int(fs.specials != "ue8m0")  # the field of normal numbers
-    scale_a, scale_b = (
-        ((x - low + first) << fs.mantissa_bits).astype(fs.code_dtype) for x in halves
-    )
-    return scale_a, scale_b
-
-
-# --- into codes -----------------------------------------------------------------------------------
-
-
-def _written(s: _Setting, x: _Terms) -> Dots:
-    """The rows whose terms all exist in the box's formats; scales, of all blocks alike, help."""
-    fc, fs = s.box.formats[2], s.box.scale_format
-    n, k = len(x.e), s.k
-    a, b = _beside(s, x, k + 2)
-    rows = np.arange(n)[:, None]
-    is_c, none = x.lane == k, x.lane < 0
-    with_c, at = is_c.any(axis=1), (rows[:, 0], is_c.argmax(axis=1))
-    c, c_held = _numbers(s, fc, x.e[at], x.shape[at], x.negative[at])
-    up = np.zeros(n, np.int64)
-    if fs is not None:
-        products = np.where((x.lane >= 0) & (x.lane < k), x.e, s.range.lowest)
-        top = np.maximum(products.max(axis=1), np.where(x.rest_used, x.rest, s.range.lowest))
-        up = top - s.plain.high + s.choose(range(s.plain.high - s.plain.low + 1), n) // 2
-        up = clip(up, 2 * fs.min_exponent, 2 * fs.max_exponent)
-    pa, pb, held = _products(s, x.e - up[:, None], x.shape, x.negative, x.mantissas)
-    r_held = np.ones(n, bool)
-    if x.rest_used.any():
-        ra, rb, r_held = _products(s, x.rest - up, np.zeros(n, np.int64), x.rest_negative)
-        r_held |= ~x.rest_used
-        a[x.rest_used], b[x.rest_used] = ra[x.rest_used, None], rb[x.rest_used, None]
-    lane = select(is_c | none, k + 1, x.lane)  # a lane for nothing
-    a[rows, lane], b[rows, lane] = pa, pb
-    zero = np.where(x.minus_c & (fc.specials != "fnuz"), fc.sign_bit, 0).astype(fc.code_dtype)
-    addend = np.where(with_c, c, zero)
-    if x.solved is not None:
-        solved = _c_beside(s, a[:, :k], b[:, :k], x, up)
-        addend = np.where(with_c, addend, solved)
-    good = (select(is_c, c_held[:, None], held) | none).all(axis=1) & r_held
-    found = a[good, :k], b[good, :k], addend.astype(fc.code_dtype)[good]
-    if fs is None or s.box.spec.block is None:
-        return Dots(*found)
-    blocks = np.repeat(up[good, None], k // s.box.spec.block, axis=1)
-    return Dots(*found, *_scales(fs, blocks))
-
-
-def _c_beside(s: _Setting, a: Codes, b: Codes, x: _Terms, up: Ints) -> Codes:
-    """The c that moves the products' sum to where the rows' ``solved`` say."""
-    fa, fb, fc, _ = s.box.formats
-    assert x.solved is not None
-    half, gap, more, far = x.solved.T
-    with np.errstate(all="ignore"):
-        terms = formats.decode(a, fa).astype(np.longdouble) * formats.decode(b, fb)
-        terms = np.ldexp(terms, up[:, None])
-        total = terms.sum(axis=1)
-        largest = np.frexp(np.abs(terms).max(axis=1))[1].astype(np.int64) - 1
-        way = np.where(s.one_in(2, len(total)), 1, -1) * (1 - s.rng.random(len(total)) / 2)
-        rough = total + way * np.ldexp(total, far - half)
-        own = np.frexp(rough)[1].astype(np.int64) - 1
-        grid = np.ldexp(np.longdouble(1), own - half)
-        near = np.rint(rough / grid)
-        sign = np.where(s.one_in(2, len(total)), 1, -1)
-        c = near * grid + sign * more * np.ldexp(np.longdouble(1), largest - gap) - total
-        c = np.nan_to_num(c.astype(np.float64))
-    out: Codes = formats.quantize(c, fc, saturate=True).view(fc.code_dtype)
-    return out
-
-
-def _beside(s: _Setting, x: _Terms, lanes: int) -> tuple[Codes, Codes]:
-    """Operands of the products that are no terms: one or both of them zero, of all signs."""
-    n = len(x.e)
-    negative = s.one_in(2, n, 1) ^ (s.one_in(2, n, lanes) & s.one_in(4, n, 1))
-    other = select(s.one_in(2, n, 1), negative ^ x.minus_zero[:, None], s.one_in(2, n, lanes))
-    which = s.choose([0, 0, 1, 2], n, 1)
-    found = []
-    for fmt, sign, is_one in zip(
-        s.box.formats[:2], (negative, other), (which == 1, which == 2), strict=True
-    ):
-        signed = is_one if fmt.specials == "fnuz" else np.ones((n, 1), bool)
-        word = fmt.code_dtype.type
-        found.append(is_one * word(fmt.encode(1, 0)) | (sign & signed) * word(fmt.sign_bit))
-    return found[0], found[1]
-
-
-@functools.cache
-def _fractions(M: int) -> Ints:
-    """The mantissas, of M bits, of shapes that are always the same."""
-    found = np.zeros(len(_SHAPES), np.int64)
-    found[[_HALVES, _MOST, _ODD]] = 1 << M >> 1, (1 << M) - 1, min(1, M)
-    found[[_TWO, _SQUARE, _THIRD]] = max(0, (1 << M) - 2), min(1, M), min(1, M)
-    found[[_NEXT, _FOURTH, _THREE]] = min(2, M), min(2, M), min(3, (1 << M) - 1)
-    found[_EIGHTHS:] = np.arange(64) // 8 << M >> 3
-    return found
-
-
-def _numbers(
-    s: _Setting, fmt: Format, e: Ints, shape: Ints, negative: Mask, mantissa: Ints | None = None
-) -> tuple[Codes, Mask]:
-    """Codes of one number each, and where the format has it."""
-    M, low, word = fmt.mantissa_bits, fmt.min_exponent, fmt.code_dtype
-    whole = np.dtype(np.int64 if fmt.width == 64 else np.int32)
-    drawn: dict[int, Callable[[int], Any]] = {
-        _BIT: lambda n: 1 << np.maximum(M - s.choose(s.gaps, n), 0) & (1 << M) - 1,
-        _RUN: lambda n: (1 << M) - (1 << np.maximum(M - s.choose(range(1, 6), n), 0)),
-        _ANY: lambda n: s.draw.bits(M, (n,)),
-        _ONES: lambda n: (
-            (1 << M) - (1 << np.maximum(M - s.choose(s.halves, n) + s.choose([0, 1, 1, 2], n), 0))
-        ),
-        _UNIT: lambda n: 1 << np.maximum(M + 1 - s.choose(s.halves, n), 0) & (1 << M) - 1,
-    }
-    fraction = _fractions(M).astype(whole).take(shape)
-    flat, shapes = fraction.reshape(-1), shape.reshape(-1)
-    for one, draw in drawn.items():
-        (at,) = (shapes == one).nonzero()
-        if len(at):
-            flat[at] = draw(len(at))
-    if mantissa is not None:
-        fraction = mantissa.astype(whole)
-    e = e.astype(whole)  # no code overflows: beyond the format all exponents are its next
-    down = clip(low - e, 0, M + 1)
-    binade = clip(e - low, 0, fmt.max_exponent + 1 - low)
-    code = (binade << M) + ((fraction | 1 << M) >> down)
-    held: Mask = (down <= M) & (code <= fmt.max_code >> fmt.dropped_bits)
-    words = (code * held).astype(word) << fmt.dropped_bits
-    words |= (negative & held) * word.type(fmt.sign_bit)
-    return words, held
-
-
-def _products(
-    s: _Setting, e: Ints, shape: Ints, negative: Mask, mantissas: Ints | None = None
-) -> tuple[Codes, Codes, Mask]:
-    """Codes of a and b: normal numbers, with exponents as even as can be, where there are such."""
-    of_a, of_b = (None, None) if mantissas is None else np.moveaxis(mantissas, 2, 0)
-    fa, fb = s.box.formats[:2]
-    lowest = np.maximum(fa.min_exponent, e - fb.max_exponent)
-    half = clip(e >> 1, lowest, np.minimum(fa.max_exponent, e - fb.min_exponent))
-    # Below all of those a stays normal down to its lowest exponent, and then b.
-    half = np.maximum(half, fa.min_exponent)
-    below = e < fa.min_exponent + fb.min_exponent - fb.mantissa_bits
-    half = select(below, e - fb.min_exponent + fb.mantissa_bits, half)
-    half = select(shape == _SMALL, fa.min_exponent - min(1, fa.mantissa_bits), half)
-    half = select(shape == _LEAST, fa.min_exponent - fa.mantissa_bits, half)
-    b_shape = _OF_B.take(shape)
-    a, a_held = _numbers(s, fa, half, shape, negative, of_a)
-    b_minus = s.one_in(2, *e.shape) & (shape == _ANY)
-    b, b_held = _numbers(s, fb, e - half, b_shape, b_minus, of_b)
-    return a, b, a_held & b_held

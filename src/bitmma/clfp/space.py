@@ -254,6 +254,19 @@ class Space:
         """For every parameter, and some that go together, the model with each other value."""
         for names in [*((f.name,) for f in dataclasses.fields(model)), *_TOGETHER]:
             yield self.varied(model, names)
+        yield self.roundings(model)
+
+    def roundings(self, model: Model) -> list[Model]:
+        """The model with every mode of its conversion to the output, to every number of bits."""
+        rho: Conversion | None = getattr(model, "rho", None)
+        if rho is None:
+            return []
+        bits = (None, *range(1, formats.get(rho.format).mantissa_bits))
+        changes = [
+            {"rho": dataclasses.replace(rho, mode=mode, mantissa_bits=n)}
+            for mode, n in itertools.product(ROUNDINGS, bits)
+        ]
+        return self._replaced(model, changes)
 
     def varied(self, model: Model, names: tuple[str, ...]) -> list[Model]:
         """The model with all other values of these parameters, the same for each of them."""
@@ -377,6 +390,8 @@ class Space:
             before = best
             for together in names:
                 best = _better(best, self.varied(best, together), evidence)
+            if best == before and effort:
+                best = _better(best, self.roundings(best), evidence)
             general = effort >= 2 and isinstance(best, FDPA | SumTree)
             if best == before and general and (wrong * _NEAR < evidence.count or self.k == 1):
                 almost = wrong * _ALMOST < evidence.count

@@ -25,7 +25,7 @@ import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
 
-__all__ = ["Pair", "Sums", "keeps_steps", "plainest_pair"]
+__all__ = ["Pair", "Sums", "keeps_steps", "keeps_zeros", "plainest_pair"]
 
 #: In which order pairs are chosen among those that are alike.
 _CONVERSIONS = ("RNE", "RZ", "RNA", "RD", "RU", "RA")
@@ -115,6 +115,20 @@ def keeps_steps(first: int, cut: str, top: int, pair: Pair, sums: Sums) -> bool:
         if any(_reached(-(-t >> q) << q, q, cut, sign) != t for t, sign in steps):
             return False
     return True
+
+
+def keeps_zeros(first: int, cut: str, pair: Pair, sums: Sums) -> bool:
+    """Whether the pair's cut makes 0 of x < 0 where it does of x cut to multiples of 2^first.
+
+    That is 0 at once by all cuts but RA and RD.
+    """
+    if pair.bits is None or sums.e_sum is None:  # the pair's cut makes none
+        return cut in ("RA", "RD")
+    g = sums.e_sum - pair.bits
+    fine = min(first, g) - _FINER
+    g, q = g - fine, first - fine
+    least = _reached(1 << g, g, pair.cut, -1)
+    return _reached(-(-least >> q) << q, q, cut, -1) == least
 
 
 def _candidates(pair: Pair, modes: tuple[str, ...]) -> Iterator[Pair]:
