@@ -36,6 +36,10 @@ MAX_LEADING = 30
 # --- one call, whoever makes it -------------------------------------------------------------------
 
 
+#: A, B, C and the scales.
+_Given = tuple[Array, Array, Array | None, Array | None, Array | None]
+
+
 class _Shapes(NamedTuple):
     """The trailing dimensions of every operand."""
 
@@ -118,8 +122,11 @@ class Call:
             d = self._direct(A, B, C, scale_a, scale_b)
             if d is not None:
                 return d
-        given = A, B, C, scale_a, scale_b
-        (a, b, c, scales), kind = self.read(*given, operands.as_codes)
+        return self._read_and_run((A, B, C, scale_a, scale_b), threads)
+
+    # Apart: variables that inner functions know take longer to make, which all calls would.
+    def _read_and_run(self, given: _Given, threads: int | None) -> Array:
+        (a, b, c, scales), kind = self.read(*given, to_codes=operands.as_codes)
         compute: Callable[..., Any] = self._of_any_size
         if self.shapes:
             compute = self._plan.dpa if self.vector else self._plan.mma

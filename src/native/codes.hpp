@@ -24,14 +24,16 @@ struct Found {
   i64 next, done;  // the block's first byte, and how many of its lines of memory were fetched with other tiles
 
   BITMMA_INLINE const u8* operator[](i64 p) const { return line[p] + at; }
-  // The part that goes with position p, of whose codes `bytes` are read here (if a part of a line, one with
-  // each). To the second cache: lines a power of two apart push each other out of the first.
-  template <i64 bytes> BITMMA_INLINE void fetch(i64 p) const {
-    constexpr int some = std::max<int>(1, bytes / 64);
-    static_assert(wide % some == 0);  // they lie side by side in one row
-    const u64 i = u64(done) + u64(p) * bytes / 64;
-    const u8* const first = line[i >> log2_wide] + next + 64 * (i & (wide - 1));
-    unroll<some>([&](auto l) __attribute__((always_inline)) { __builtin_prefetch(first + 64 * l, 0, 2); });
+  // The part that goes with `some` positions from p on, a multiple of `some`, of whose codes `bytes` each are read
+  // here (if a part of a line, one with each). To the second cache: lines a power of two apart push each other out
+  // of the first.
+  template <i64 bytes, int some = 1> BITMMA_INLINE void fetch(i64 p) const {
+    constexpr int lines = std::max<int>(1, some * bytes / 64), of_row = std::min(lines, wide);
+    unroll<lines / of_row>([&](auto row) __attribute__((always_inline)) {
+      const u64 i = u64(done) + u64(p) * bytes / 64 + row * of_row;
+      const u8* const from = line[i >> log2_wide] + next + 64 * (i & (wide - 1));
+      unroll<of_row>([&](auto l) __attribute__((always_inline)) { __builtin_prefetch(from + 64 * l, 0, 2); });
+    });
   }
 };
 
@@ -459,9 +461,9 @@ template <class Fields> struct FromCodes {
     return !any(bits<vi>(beyond | below) != 0);
   }
 
-  // Also fetches what is wanted next: all at once, products would wait.
+  // Also fetches what is wanted next: all at once, products would wait; one by one, instructions are many.
   BITMMA_INLINE auto numbers(i64 p) const {
-    line.template fetch<columns * together>(p);
+    if (p % 4 == 0) line.template fetch<columns * together, 4>(p);
     return numbers_aside(f, aside + p * aside_line);
   }
 

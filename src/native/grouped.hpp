@@ -75,10 +75,13 @@ class Grouped {
     Array<i32> low, high;  // of rows: exponents of a line's scales that count; 0 if none does
   };
 
-  // Four codes a lane: the doubled numbers in their place.
-  BITMMA_INLINE static vu doubled(vu codes) {
-    alignas(16) static constexpr signed char number[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
-    return bits<vu>(look_up(number, bits<vb>(codes & 0x0F0F0F0F)));
+  // Four codes a lane: the doubled numbers in their place, `more` added to each. (Of a code with bits above the
+  // format's, which is told of in the end, any number will do.)
+  template <int more> BITMMA_INLINE static vu doubled(vu codes) {
+    alignas(16) static constexpr signed char number[16] = {
+        more,     more + 1, more + 2, more + 3, more + 4, more + 6, more + 8, more + 12,
+        more - 0, more - 1, more - 2, more - 3, more - 4, more - 6, more - 8, more - 12};
+    return bits<vu>(look_up(number, bits<vb>(codes)));
   }
   // A bit for each of four bytes that is not 0.
   BITMMA_INLINE static vu not_zero(vu x) {
@@ -115,7 +118,7 @@ class Grouped {
       }
       if (low <= high) a_.low[size_t(r)] = low, a_.high[size_t(r)] = high;
       for (i64 q = 0; q < quads; q += W)
-        store(&a_.quad[size_t(r * quads + q)], doubled(load<vu>(&codes_[size_t(q)])));
+        store(&a_.quad[size_t(r * quads + q)], doubled<0>(load<vu>(&codes_[size_t(q)])));
       for (i64 g = 0; g < groups_; ++g) {
         i32 sum = 0;
         for (i64 q = g * quads_; q < (g + 1) * quads_; ++q)
@@ -141,6 +144,7 @@ class Grouped {
     }
     const Found line = lines_.lines();
     vu seen = seen_;
+    u32* const quad = b_.quad.data();
     for (i64 q = 0; q < quads; ++q) {
       vu x[NV];
       if (along_k) {
@@ -148,12 +152,12 @@ class Grouped {
       } else {
         const u8* const four[] = {line[4 * q], line[4 * q + 1], line[4 * q + 2], line[4 * q + 3]};
         bring_together(four, x);
-        for (int t = 0; t < 4; ++t) line.fetch<columns>(4 * q + t);
+        line.fetch<columns, 4>(4 * q);
       }
       unroll<NV>([&](auto v) __attribute__((always_inline)) {
-        store(&b_.quad[size_t(q * columns + v * W)], bits<vb>(doubled(x[v])) + u8(bias));
-        seen |= x[v];
+        store(quad + q * columns + v * W, doubled<bias>(x[v]));
       });
+      seen |= (x[0] | x[1]) | (x[2] | x[3]);
     }
     seen_ = seen;
     pack_column_scales(j0, cols);

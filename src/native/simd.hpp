@@ -175,14 +175,14 @@ BITMMA_INLINE void bring_together(const u8* const line[4], vu out[NV]) {
     out[i / W][i % W] = u32(line[0][i]) | u32(line[1][i]) << 8 | u32(line[2][i]) << 16 | u32(line[3][i]) << 24;
 #endif
 }
-// Of bytes below 16, what a table has in their places.
+// Of bytes below 16, what a table has in their places; of others, something.
 BITMMA_INLINE vb look_up(const signed char table[16], vb index) {
 #if defined(__AVX512BW__)
   return (vb)_mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i*)table)), (__m512i)index);
 #elif defined(__AVX2__)
   return (vb)_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i*)table)), (__m256i)index);
 #else
-  for (int i = 0; i < 4 * W; ++i) index[i] = u8(table[index[i]]);
+  for (int i = 0; i < 4 * W; ++i) index[i] = u8(table[index[i] & 15]);
   return index;
 #endif
 }
