@@ -248,6 +248,10 @@ EDGES: list[tuple[str, str, int, FDPA, str, Any, Any]] = [
     ("e5m2", "f32", 8, changed(EXACT, L=2, cut="RA", rho=Conversion("RNA", "f32")), "F", 65, 25),
     ("f16", "f16", 32, changed(EXACT, L=32, c="late", cut2="RU", rho=Conversion("RU", "f16", 8)),
      "F2", 54, 50),
+    ("bf16", "f32", 4,
+     changed(CUT, F=23, cut="RA", F_c=13, cut_c="RU", e_zero=-126,
+             rho=Conversion("RNA", "f32", 22)),
+     "zero", "signed", None),
     ("f16", "f32", 8,
      changed(CUT, L=2, F_c=None, flush_c="zero", order="pairwise",
              rho=Conversion("RNA", "f32", 22)),
@@ -311,6 +315,11 @@ def test_what_is_alike(case: str) -> None:
 
 #: Formats of a and c, d being f32, K, a model and fields in which it is another, though nearly not.
 NOT_ALIKE: dict[str, tuple[str, str, int, FDPA, dict[str, Any]]] = {
+    "half the smallest output is converted to -0 by RNE": (
+        "bf16", "f32", 4,
+        changed(CUT, F=23, cut="RA", F_c=13, cut_c="RU", e_zero=-126,
+                rho=Conversion("RNE", "f32", 22)),
+        {"zero": "signed"}),
     "in a single step c is no output, and a negative one becomes -0": (
         "e5m2", "f32", 1, changed(CUT, L=1, rho=Conversion("RU", "f32", 13)), {"zero": "signed"}),
     "c of 16 bits is cut to 15, and beyond the largest number": (

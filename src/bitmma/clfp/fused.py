@@ -808,19 +808,21 @@ def _signs_of_sums(model: FDPA, x: Reach) -> Iterator[Found]:
     """ "signed" is "plus" but for negative sums that are rounded to zero.
 
     There are none if the last addition's terms (of a chain: products, and c or an output) are on
-    the grid of the outputs, or its sum is cut to it, if it rounds RD or RA, or if all zeros become
-    +0 afterwards. Nor are there if all sums are as large as the smallest output. That of products,
-    P, is a multiple of 2^last: if it is not 0, the sum with c is 2^(last - 1) at least if e_c <
-    last - 1; else c is on the grid 2^(last - 1 - c_bits), and on 2^(low - F_c), and so is the sum.
-    And c alone is not cut below its first bit. Where a step comes before, this c is an output. A
-    sum that is cut to 0 is +0 by either rule. IEEE's rule is "signed" but for sums of nothing but
-    -0 (and RD): not where c is part of the last sum and never -0.
+    the grid of the outputs, or by RNA on one of half its unit, or its sum is cut to it, if it
+    rounds RD or RA, or if all zeros become +0 afterwards. Nor are there if all sums are as large as
+    the smallest output. That of products, P, is a multiple of 2^last: if it is not 0, the sum with
+    c is 2^(last - 1) at least if e_c < last - 1; else c is on the grid 2^(last - 1 - c_bits), and
+    on 2^(low - F_c), and so is the sum. And c alone is not cut below its first bit. Where a step
+    comes before, this c is an output. A sum that is cut to 0 is +0 by either rule. IEEE's rule is
+    "signed" but for sums of nothing but -0 (and RD): not where c is part of the last sum and never
+    -0.
     """
     if model.flush_out == "zero":
         yield {"zero": "plus"}, ""
     finer, later = x.grid if x.chained else min(x.step, x.c_last), x.chained and x.steps > 1
     rounded = model.rho_products is not None and x.chained
-    whole = (finer >= x.step and not rounded) or model.rho.mode in ("RD", "RA")
+    least = x.step - (model.rho.mode == "RNA")
+    whole = (finer >= least and not rounded) or model.rho.mode in ("RD", "RA")
     if model.F_sum is not None and model.e_sum is not None and x.chained:
         whole |= model.e_sum - model.F_sum >= x.step
     c_bits, c_last = (x.kept, x.step) if later else (x.c_bits, x.c_last)

@@ -177,12 +177,11 @@ class Reach:
         for g in range(U, 0, -1):
             if g + first <= bits:
                 break
+            down = _TWO ** min(0, T - g) if model.c == "late" and T is not None else Fraction(1)
             lone = up(self.size * _TWO ** (self.bits - g), max(g, 1))
-            whole = products
+            whole = products * down
             if not grouped:
-                whole = (self.n - 1) * one + min(one, lone)
-            if model.c == "late" and T is not None and g > T:
-                whole = min(whole, products / _TWO ** (g - T))
+                whole = (self.n - 1) * one * down + min(one * down, lone)
             whole = _cut(whole, model.F2, model.cut2)
             bits = max(bits, g + _first(whole + c, g))
         return bits

@@ -316,16 +316,17 @@ class Space:
     def second_stages(self, model: Model) -> list[Model]:
         """Of a sum of two stages: other second stages, the sum cut one bit above the joint cut.
 
-        One value alone of these four says little: bits that one cut leaves another cuts.
+        One value alone of these says little: bits that one cut leaves another cuts. A sum that was
+        not cut is, below the smallest normal number as there.
         """
-        if not isinstance(model, FDPA) or None in (model.F, model.F2, model.F_sum):
+        if not isinstance(model, FDPA) or model.F is None or model.F2 is None:
             return []
-        assert model.F is not None
+        e_sum = self.d.min_exponent if model.F_sum is None else model.e_sum
         read = self.facts.get("rho") or list(ROUNDINGS)
         changes = [
             {
                 "F2": F_sum + 1, "cut2": cut2, "F_sum": F_sum, "cut_sum": cut_sum,
-                "rho": Conversion(mode, self.d.name), "e_zero": e_zero,
+                "e_sum": e_sum, "rho": Conversion(mode, self.d.name), "e_zero": e_zero,
             }
             for e_zero in dict.fromkeys([model.e_zero, self.d.min_exponent])
             for F_sum in range(model.F, min(model.F + _SECOND, _F_MOST))
@@ -385,7 +386,9 @@ class Space:
         fields = sorted((f.name for f in dataclasses.fields(best)), key=_late)
         fields = [name for name in fields if effort or name in _FIRST]
         names = [*((name,) for name in fields), *_TOGETHER]
-        best = _better(best, self.second_stages(best), evidence)
+        near = evidence.wrong(best) * _NEAR < evidence.count
+        if near or getattr(best, "F_sum", None) is not None:
+            best = _better(best, self.second_stages(best), evidence)
         while wrong := evidence.wrong(best):
             before = best
             for together in names:
