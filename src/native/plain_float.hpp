@@ -171,7 +171,7 @@ template <class T, class V, class Ops> class FloatWalk {
 
  private:
   static constexpr int width = Tile<T>::width, lanes = Tile<T>::lanes;
-  static constexpr i64 few_rows = 32;                       // for which a panel is not worth its filling
+  static constexpr i64 few_rows = Ops::few_rows;            // for which a panel is not worth its filling
   static constexpr i64 row_block = 252;                     // a multiple of at_once
   static constexpr int at_once = sizeof(vf) == 64 ? 6 : 2;  // rows whose c stays in registers
 
@@ -236,6 +236,7 @@ template <class T, class V, class Ops> class FloatWalk {
 // Section 1. Operands are exact in T.
 template <class T, class V> class FmaOps {
  public:
+  static constexpr i64 few_rows = 32;
   explicit FmaOps(const Spec&) {}
   static vf operand_a(vf x) { return x; }
   static vf operand_b(vf x) { return x; }
@@ -269,6 +270,7 @@ inline void run_fma(const Job& job, Again again) {
 // flushes operands too: of which none is subnormal here.
 template <int P> class FtzOps {
  public:
+  static constexpr i64 few_rows = 8;  // numbers are converted for each eight
   explicit FtzOps(const Spec& s)
       : lowest_a_(std::ldexp(1.0f, s.a.min_exponent())), lowest_b_(std::ldexp(1.0f, s.b.min_exponent())) {}
   vf operand_a(vf x) const { return flushed(x, lowest_a_); }
