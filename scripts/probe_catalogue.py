@@ -18,6 +18,7 @@ from bitmma.clfp import BlackBox, Report, probe
 from bitmma.clfp.box import Box
 from bitmma.clfp.evidence import predict
 from bitmma.clfp.inputs import aimed, same
+from bitmma.clfp.separating import separating
 from bitmma.models import Model
 
 
@@ -41,10 +42,10 @@ def blind(e: isa.Entry) -> BlackBox:
 
 
 def equal_bits(spec: BlackBox, x: Model, y: Model, outputs: int, seed: int = 99) -> bool:
-    """Whether two models agree on adversarial inputs aimed at either."""
+    """Whether two models agree on inputs aimed at either, and on those made to tell them apart."""
     box = Box(spec)
-    for model in (x, y):
-        dots = aimed(box, model, outputs // 2, seed)
+    made = separating(box, (x, y), outputs, seed)
+    for dots in (made, *(aimed(box, model, outputs // 2, seed) for model in (x, y))):
         got = [predict(box, m, dots) for m in (x, y)]
         if not same(box.formats[3], *got, nan="quiet" in (x.nan, y.nan)).all():
             return False

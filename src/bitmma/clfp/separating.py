@@ -407,34 +407,6 @@ def _made(s: Setting, n: int) -> Terms:
     return x
 
 
-@_aim("exact sums", "products of all bits, the last such that the sum is one output, or half-way")
-def _exact(s: Setting, n: int) -> Terms:
-    """What a cut takes from products of many bits shows where their sum is at a boundary.
-
-    There it is without any cut, or a last bit beside.
-    """
-    most = max(3, min(s.k, _MADE_MOST) + 1)
-    x = s.empty(n, most, placed=False)
-    step = np.minimum(s.choose(s.steps, n), most - 1)
-    few = np.where(s.one_in(3, n), 1 + (s.rng.random(n) * step).astype(np.int64), step)
-    lane = s.first_lanes(step)[:, None] + np.arange(most) - 1
-    x.lane = np.where(np.arange(most) > few[:, None], -1, lane)
-    deepest = s.choose([0, 1, 1, 2, 8], n, 1)
-    x.e = -(s.rng.random((n, most)) * (deepest + 1)).astype(np.int64)
-    x.shape = np.where(s.one_in(3, n, most), s.choose([MOST, ODD, ONE], n, most), ANY)
-    x.negative = x.negative ^ ((x.negative ^ x.negative[:, :1]) & s.one_in(1.5, n, 1))
-    half = s.choose(s.halves, n) - s.choose([0, 0, 1], n)
-    role, near = s.choose(range(4), n), s.choose(range(-3, 3), n)  # c: like them, large, or none
-    x.e[:, 0] = np.where(role == 0, near, half + s.choose(range(5), n))
-    x.shape[:, 0] = np.where((role == 0) | s.one_in(3, n), ANY, ONE)
-    x.lane[:, 0] = np.where(role < 2, s.k, -1)
-    x.exact = np.stack([half, s.choose(s.gaps, n), s.choose([0, 0, 0, 1, -1], n)], axis=1)
-    s.within(x)
-    top = np.where(s.one_in(2, n), s.choose(s.zeros, n) - s.choose([1, 1, 2, 3], n), s.middle(n))
-    move(x, np.where(s.one_in(2, n), top - x.e[:, 1:].max(axis=1), 0))
-    return x
-
-
 #: Products of the longest sums that are made so.
 _MADE_MOST = 64
 

@@ -79,8 +79,6 @@ class Terms:
         solved: (N, 4): c is to bring the sum so many bits below its first, to a multiple of that
             and so many times 2 to minus the second more; the last: how far c's first bit is above
             that unit.
-        exact: (N, 3): the second term, a product, is to bring the sum to a multiple of 2 to so many
-            less than its exponent, and so many times 2 to minus the second more.
         mantissas: (N, T, 2): of a and b, in place of their shapes.
     """
 
@@ -94,7 +92,6 @@ class Terms:
     minus_c: Mask
     minus_zero: Mask
     solved: Ints | None = None
-    exact: Ints | None = None
     mantissas: Ints | None = None
 
 
@@ -289,64 +286,11 @@ def written(s: Setting, x: Terms) -> Dots:
         solved = _c_beside(s, a[:, :k], b[:, :k], x, up)
         addend = np.where(with_c, addend, solved)
     good = (select(is_c, c_held[:, None], held) | none).all(axis=1) & r_held
-    if x.exact is not None:
-        good &= _product_beside(s, a[:, :k], b[:, :k], addend.astype(fc.code_dtype), x, up)
     found = a[good, :k], b[good, :k], addend.astype(fc.code_dtype)[good]
     if fs is None or s.box.spec.block is None:
         return Dots(*found)
     blocks = np.repeat(up[good, None], k // s.box.spec.block, axis=1)
     return Dots(*found, *two_scales(fs, blocks))
-
-
-def _product_beside(s: Setting, a: Codes, b: Codes, c: Codes, x: Terms, up: Ints) -> Mask:
-    """Write the products that bring rows' sums to where ``exact`` says; the rows that have one."""
-    fa, fb, fc, fd = s.box.formats
-    n, bits = len(c), fa.mantissa_bits + fb.mantissa_bits
-    if bits > _FACTORED or x.exact is None:
-        return np.zeros(n, bool)
-    rows, lane = np.arange(n), np.maximum(x.lane[:, 1], 0)
-    a[rows, lane] = 0
-    half, gap, more = x.exact.T
-    with np.errstate(all="ignore"):
-        terms = formats.decode(a, fa).astype(np.longdouble) * formats.decode(b, fb)
-        total = np.ldexp(terms, up[:, None]).sum(axis=1) + formats.decode(c, fc)
-        way = np.where(x.negative[:, 1], -1, 1) * (1 + 3 * s.rng.random(n))
-        rough = total + np.ldexp(way.astype(np.longdouble), x.e[:, 1])
-        own = np.maximum(np.frexp(rough)[1].astype(np.int64) - 1, fd.min_exponent)
-        one = np.longdouble(1)
-        grid = np.ldexp(one, own - half)
-        rest = np.rint(rough / grid) * grid + more * np.ldexp(one, own - gap) - total
-        size, e = np.frexp(np.abs(rest))
-        whole = np.nan_to_num(np.ldexp(size, bits + 2)).astype(np.int64)
-        held = np.isfinite(rest) & (rest != 0) & (whole == np.ldexp(size, bits + 2))
-    factors = _factors(fa.mantissa_bits, fb.mantissa_bits)
-    large = factors[whole] > 0  # 2 or more, in units of 2 to its operands' exponents
-    whole, e = np.where(large, whole, whole >> 1), e.astype(np.int64) - np.where(large, 2, 1) - up
-    first = factors[whole].astype(np.int64)
-    held &= (first > 0) & (large | (np.ldexp(size, bits + 1) == whole))
-    e_a = clip(e >> 1, np.maximum(fa.min_exponent, e - fb.max_exponent), fa.max_exponent)
-    second, negative = whole // np.maximum(first, 1), np.signbit(rest)
-    for fmt, codes, m, exponent in ((fa, a, first, e_a), (fb, b, second, e - e_a)):
-        code = (exponent - fmt.min_exponent << fmt.mantissa_bits) + m
-        held &= (exponent >= fmt.min_exponent) & (code <= fmt.max_code >> fmt.dropped_bits)
-        code = np.where(held, code, 0) << fmt.dropped_bits
-        sign = np.where(negative & held & (codes is a), fmt.sign_bit, 0)
-        codes[rows, lane] = (code | sign).astype(fmt.code_dtype)
-    found: Mask = held
-    return found
-
-
-#: Products of so many mantissa bits, of both operands, are looked up.
-_FACTORED = 20
-
-
-@functools.cache
-def _factors(M_a: int, M_b: int) -> npt.NDArray[np.int32]:
-    """Of integers that are significands' products, M_a and M_b mantissa bits, the first; else 0."""
-    a, b = (np.arange(1 << M, 2 << M, dtype=np.int32) for M in (M_a, M_b))
-    found = np.zeros(4 << M_a + M_b, np.int32)
-    found[np.multiply.outer(a, b)] = a[:, None]
-    return found
 
 
 def _c_beside(s: Setting, a: Codes, b: Codes, x: Terms, up: Ints) -> Codes:
