@@ -157,16 +157,17 @@ class Operand {
       for (i64 p = 0; p < n_; ++p)
         for (int v = 0; v < used_; ++v) special |= dec.special(panel_code(p, v));
       out.special[0] = any(special);
-      for (int v = 0; values && v < used_; ++v) {
-        vi top = splat(f_.max_exponent());
-        if (!narrow_) {
-          vi low = splat(1 << 20), high = splat(-(1 << 20));
-          for (i64 p = 0; p < n_; ++p) extremes(dec, panel_code(p, v), low, high);
-          for (int l = 0; l < W; ++l) out.wide[size_t(v * W + l)] = is_wide(low[l], high[l]);
-          store(&out.low[size_t(v * W)], low);
-          top = usable_top(high);
-        }
-        store(&out.top[size_t(v * W)], top);
+      if (!values) return;
+      bool any_wide = false;
+      for (int v = 0; !narrow_ && v < used_; ++v) {
+        vi low = splat(1 << 20), high = splat(-(1 << 20));
+        for (i64 p = 0; p < n_; ++p) extremes(dec, panel_code(p, v), low, high);
+        for (int l = 0; l < W; ++l) any_wide |= out.wide[size_t(v * W + l)] = is_wide(low[l], high[l]);
+        store(&out.low[size_t(v * W)], low), store(&out.top[size_t(v * W)], usable_top(high));
+      }
+      if (any_wide) return;  // the whole panel goes to the float64 kernel, and subnormal floats cost CPUs much
+      for (int v = 0; v < used_; ++v) {
+        const vi top = load<vi>(&out.top[size_t(v * W)]);
         vf scale = power(-top);
         for (i64 p = 0; p < n_; ++p) {
           vf x;
