@@ -335,3 +335,11 @@ def test_a_sample_of_all_that_is_drawn_stays_small() -> None:
     assert (np.diff(found) > 0).all() and (sample.picked.a[:, 0] == found).all()
     assert (np.histogram(found, 8, (0, drawn))[0] > 10).all()
     assert (np.bincount(found % 4) > 30).all()
+
+
+def test_a_family_that_nearly_fits_is_challenged() -> None:
+    """F = 39, cut by RU, is an exact sum but for about one of 300 inputs made to tell them apart."""
+    truth, spec = random_units.KINDS["fused"](100)
+    report = probe(spec, inputs=5_000)
+    assert report.status == "verified"
+    assert canonical(report.model, Box(spec))[0] == canonical(truth, Box(spec))[0]

@@ -27,6 +27,7 @@ from bitmma.clfp.evidence import Evidence, predict, predict_calls
 from bitmma.clfp.features import ALIGNMENT, PROBES, Bench
 from bitmma.clfp.inputs import Sample, aimed, coverage, neutral, outliers, same, sparse
 from bitmma.clfp.journal import Journal
+from bitmma.clfp.numbers import spread
 from bitmma.clfp.report import Report, Turn
 from bitmma.clfp.separating import separating
 from bitmma.clfp.shrink import shrink
@@ -56,6 +57,8 @@ _FRESH, _MEETINGS = 1_000_000, 64
 #: Models of a few of the machine's own operations: by default compared on more outputs, for they
 #: cost little, and so many times as many.
 _QUICK, _TIMES = (FMA, FTZMulAdd), 2
+#: How many values of the general model a published family is compared with.
+_OUTSIDERS = 16
 #: Dot products traced for coverage, and products of all of them.
 _TRACED, _TRACED_PRODUCTS = 256, 1 << 14
 #: Outputs of one round of the differential test, and products of all of them.
@@ -235,6 +238,9 @@ class _Run:
             if not models:
                 return self.unexplained()
             models = self.separate(models)
+            if models:
+                self.challenge(models[0])
+                models = [m for m in models if self.evidence.fits(m)]
             if models and self.agrees(models[0]):
                 models = [m for m in models if self.evidence.fits(m)]
                 return self.conclude(models)
@@ -341,6 +347,30 @@ class _Run:
                     return []
                 rivals, complete = left, False
         return rivals
+
+    def challenge(self, model: Model) -> None:
+        """Ask where a published family differs from what is like it, but none of the family.
+
+        These are too many to be told apart from it each; what tells some of them from it tells
+        others, which the box may be.
+        """
+        kinds = {kind(x, self.box): x for x in self.space.outsiders(model, self.evidence)}
+        kinds.pop(kind(model, self.box), None)
+        others = spread(list(kinds.values()), _OUTSIDERS)
+        if not others:
+            return
+        size = max(200, min(2000, _BESIDE // (len(others) * self.box.k)))
+        tries = Dots.join([
+            separating(self.box, [model, *others], size, self.fresh()),
+            *(separating(self.box, [model, x], size // 8, self.fresh()) for x in others),
+        ])  # fmt: skip
+        asked = self.telling([model, *others], tries)
+        if asked is not None:
+            self.keep_inputs(asked, self.learn(asked))
+            told = (
+                f"{asked.count} dot products on which it differs from {len(others)} others like it"
+            )
+            self.note("loop", f"{model!r}: {told}")
 
     def closure(self, models: list[Model]) -> list[Model]:
         """These and the first's neighbours that reproduce every answer, one of each kind."""

@@ -37,6 +37,7 @@ from bitmma.models import (
     Lowered,
     Model,
     SumTree,
+    as_fdpa,
 )
 
 __all__ = ["EFFORTS", "Space", "Stage"]
@@ -433,9 +434,23 @@ class Space:
 
     def rivals(self, model: Model, evidence: Evidence) -> list[Model]:
         """Neighbours that reproduce every answer: of each parameter some of its values."""
-        found: list[Model] = []
         others_of = (self.variations, self._other_cuts, self._neighbours)
-        for others in itertools.chain.from_iterable(build(model) for build in others_of):
+        every = itertools.chain.from_iterable(build(model) for build in others_of)
+        return self._some(model, every, evidence)
+
+    def outsiders(self, model: Model, evidence: Evidence) -> list[Model]:
+        """Of a published family: the same beside it that are values of the general model only."""
+        general = as_fdpa(model) if self.box.scale_format is None else None
+        if general is None or general == model:
+            return []
+        return self._some(
+            general, [*self.variations(general), *self._other_cuts(general)], evidence
+        )
+
+    def _some(self, model: Model, every: Iterable[list[Model]], evidence: Evidence) -> list[Model]:
+        """Of each of these lists some that reproduce every answer."""
+        found: list[Model] = []
+        for others in every:
             fitting = [self.canonical(x) for x in others if evidence.fits(x)]
             fitting = [x for x in dict.fromkeys(fitting) if x != model]
             found += spread(fitting, _RIVALS)
