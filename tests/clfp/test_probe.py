@@ -338,7 +338,7 @@ def test_a_sample_of_all_that_is_drawn_stays_small() -> None:
 
 
 def test_a_family_that_nearly_fits_is_challenged() -> None:
-    """F = 39, cut by RU, is an exact sum but for about one of 300 inputs made to tell them apart."""
+    """F = 39, cut by RU, is an exact sum but for one of 300 inputs made to tell them apart."""
     truth, spec = random_units.KINDS["fused"](100)
     report = probe(spec, inputs=5_000)
     assert report.status == "verified"
