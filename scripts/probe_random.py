@@ -337,8 +337,8 @@ def page(rows: list[dict[str, Any]]) -> str:
 _STATUSES = ("verified", "ambiguous", "unexplained")
 _ABOUT = """\
 - "The unit is": which of the candidates gave the bits of the drawn unit on {outputs:,} adversarial
-  outputs that the probe did not draw, half of them aimed at either model, and on as many inputs made
-  to tell the two apart. "Not right": none did, or no model was found. Seeds 0 to 199 are also those
+  outputs that the probe did not draw, half of them aimed at either model, and on as many made to
+  tell the two apart. "Not right": none did, or no model was found. Seeds 0 to 199 are also those
   that the rules and inputs were developed on.
 - Each probe's differential test had {inputs:,} outputs, where the default for such a box is
   4,000,000, and other steps draw fewer random inputs with it.
