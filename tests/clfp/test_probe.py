@@ -343,3 +343,4 @@ def test_a_family_that_nearly_fits_is_challenged() -> None:
     report = probe(spec, inputs=5_000)
     assert report.status == "verified"
     assert canonical(report.model, Box(spec))[0] == canonical(truth, Box(spec))[0]
+    right("fused", 1021, 5_000)  # F_c = 35 beside a product alone was an exact sum, a tree

@@ -349,7 +349,7 @@ class _Run:
         return rivals
 
     def challenge(self, model: Model) -> None:
-        """Ask where a published family differs from what is like it, but none of the family.
+        """Ask where a family, or an exact sum, differs from what is like it, but none of its kind.
 
         These are too many to be told apart from it each; what tells some of them from it tells
         others, which the box may be.
@@ -359,10 +359,10 @@ class _Run:
         others = spread(list(kinds.values()), _OUTSIDERS)
         if not others:
             return
-        size = max(200, min(2000, _BESIDE // (len(others) * self.box.k)))
+        size = max(400, min(6000, _BESIDE // (len(others) * self.box.k)))
         tries = Dots.join([
             separating(self.box, [model, *others], size, self.fresh()),
-            *(separating(self.box, [model, x], size // 8, self.fresh()) for x in others),
+            *(separating(self.box, [model, x], size // 4, self.fresh()) for x in others),
         ])  # fmt: skip
         asked = self.telling([model, *others], tries)
         if asked is not None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from bitmma import formats, models
 from bitmma.clfp.box import Box
-from bitmma.clfp.equivalence import canonical
+from bitmma.clfp.equivalence import canonical, kind
 from bitmma.clfp.evidence import Evidence
 from bitmma.clfp.numbers import spread
 from bitmma.clfp.shape import chains, clusters, divisors, halves, levels, lowered, nested
@@ -439,13 +439,30 @@ class Space:
         return self._some(model, every, evidence)
 
     def outsiders(self, model: Model, evidence: Evidence) -> list[Model]:
-        """Of a published family: the same beside it that are values of the general model only."""
-        general = as_fdpa(model) if self.box.scale_format is None else None
-        if general is None or general == model:
+        """The same beside it that are other values of the general model: of published families, and
+        of exact sums that are written as trees.
+        """
+        if self.box.scale_format is not None or isinstance(model, FDPA):
+            return []
+        general = self._exact_sum(model) if isinstance(model, SumTree) else as_fdpa(model)
+        if general is None:
             return []
         return self._some(
             general, [*self.variations(general), *self._other_cuts(general)], evidence
         )
+
+    def _exact_sum(self, model: SumTree) -> FDPA | None:
+        """The fused sum in which nothing is cut that this tree is, if it is one."""
+        same = kind(model, self.box)
+        words = {
+            x: getattr(model, x)
+            for x in ("rho", "zero", "nan", "tiny", "flush_in", "flush_c", "flush_out")
+        }
+        for L in divisors(self.k):
+            for found in _valid(FDPA, L, None, F_c=None, e_zero=None, **words):
+                if isinstance(found, FDPA) and kind(found, self.box) == same:
+                    return found
+        return None
 
     def _some(self, model: Model, every: Iterable[list[Model]], evidence: Evidence) -> list[Model]:
         """Of each of these lists some that reproduce every answer."""
