@@ -369,7 +369,7 @@ def _cut_once_more(model: FDPA, x: Reach) -> Iterator[Found]:
     convert to it: zeros must have one sign.
     """
     late, mode = model.c == "late", model.rho.mode
-    F, cut = (model.F2, model.cut2) if late else (model.F, model.cut)
+    F, cut = _cut_of_one(model)
     if F is None or cut != mode or mode not in ("RD", "RU") or model.rho_products is not None:
         return
     if model.F_sum is not None or model.flush_out != "no":
@@ -547,7 +547,7 @@ def _zero_cuts_in_vain(model: FDPA, x: Reach) -> Iterator[Found]:
     being subnormal), or it is not cut to 0, neither then nor by F_sum, or by that all the same.
     """
     e_zero, late = model.e_zero, model.c == "late"
-    F, cut = (model.F2, model.cut2) if late else (model.F, model.cut)
+    F, cut = _cut_of_one(model)
     if e_zero is None or F is None or model.rho_products is not None or model.zero == "ieee":
         return
     if not late and (x.n > 1 or model.groups > 1):
@@ -657,6 +657,11 @@ def _exact(model: FDPA, x: Reach) -> str:
     return f"sums have {bits} bits" if bits <= x.kept and (fits or x.grid >= x.step) else ""
 
 
+def _cut_of_one(model: FDPA) -> tuple[int | None, str]:
+    """The cut beside c of a step's one number: T, or a product alone."""
+    return (model.F2, model.cut2) if model.c == "late" else (model.F, model.cut)
+
+
 def _last_cut(model: FDPA) -> int | None:
     """How many bits of products are kept beside c."""
     return model.F2 if model.c == "late" else model.F if model.groups == 1 else model.F_groups
@@ -688,7 +693,7 @@ def _zero_is_a_conversion(model: FDPA, x: Reach) -> Iterator[Found]:
     the direction of the cut. So this conversion may take the place of one that rounds nothing, if
     it rounds nothing either; and then c's zero is looked at again.
     """
-    F, cut = (model.F2, model.cut2) if model.c == "late" else (model.F, model.cut)
+    F, cut = _cut_of_one(model)
     if model.e_zero is None or F is None or cut in ("RNE", "RNA"):
         return
     kept = x.e_min - (model.e_zero - F)

@@ -230,7 +230,7 @@ class Plan(NamedTuple):
         progress: Progress | None,
     ) -> Codes:
         every, fused, promote_a, promote_b = promotion
-        given = {"a": a, "b": b}
+        given = a, b
         # What most calls are is told without a look at anything else: they take microseconds.
         lead: tuple[int, ...] = a.shape[:-2]
         if not (
@@ -245,7 +245,7 @@ class Plan(NamedTuple):
         d = self.d if not every else promotion.d(self.d)
         out = np.empty((*lead, M, b.shape[-1]), _code_dtype(d))
         if self.native is None or not out.size:
-            for (name, x), fmt in zip(given.items(), self.key[1:3], strict=True):
+            for name, x, fmt in zip("ab", given, self.key[1:3], strict=True):
                 operands.check(x, fmt, name, operands.BeyondFormat)
         if self.native is None:
             arrays = (a, b, c, scale_a, scale_b, promote_a, promote_b)
