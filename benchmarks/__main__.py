@@ -31,7 +31,9 @@ def _arguments() -> argparse.Namespace:
         "--rows", metavar="PATTERN", default="",
         help="only rows whose 'group: name' matches this regular expression, in any case",
     )  # fmt: skip
-    parser.add_argument("--isa", choices=("plain", "avx2", "avx512"), help="instead of the best")
+    parser.add_argument(
+        "--isa", choices=("plain", "avx2", "avx512", "avx512vbmi"), help="instead of the best"
+    )
     parser.add_argument(
         "--coretype", metavar="NAME",
         help="run NumPy on OpenBLAS's kernels for this CPU: with --isa avx2, Haswell or Zen is the "

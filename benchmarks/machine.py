@@ -14,7 +14,7 @@ import numpy as np
 import bitmma
 from bitmma import _native
 
-_WIDTH = {"avx512": 512, "avx2": 256, "plain": 128}
+_WIDTH = {"avx512vbmi": 512, "avx512": 512, "avx2": 256, "plain": 128}
 
 
 def describe() -> dict[str, Any]:

@@ -32,7 +32,11 @@ if [[ $mode != cross ]]; then
   check plain plain "" "" "$cxx"
   if has avx2 fma f16c; then check avx2 avx2 "-mavx2 -mfma -mf16c" "" "$cxx"; fi
   if has avx512f avx512dq avx512bw avx512vl; then
-    check avx512 avx512 "-mavx512f -mavx512dq -mavx512bw -mavx512vl -mfma -mf16c -mavx2" "" "$cxx"
+    avx512="-mavx512f -mavx512dq -mavx512bw -mavx512vl -mfma -mf16c -mavx2"
+    check avx512 avx512 "$avx512" "" "$cxx"
+    if has avx512_vbmi avx512_vnni || has avx512vbmi avx512_vnni; then
+      check avx512vbmi avx512vbmi "$avx512 -mavx512vbmi -mavx512vnni" "" "$cxx"
+    fi
   fi
 fi
 if [[ $mode != native ]]; then

@@ -501,9 +501,9 @@ def _print_table(counts: Counts) -> None:
     builds = _native.isas()
     exact = [f"{x}, exact" for x in builds]
     columns = ["outputs", "plain numbers", "promoted", *builds, *exact, "reference"]
-    print(f"{'':12}", *(f"{x:>15}" for x in columns))
+    print(f"{'':12}", *(f"{x:>18}" for x in columns))
     for family in sorted({f for f, _ in counts}):
-        print(f"{family:12}", *(f"{counts[family, x]:15,}" for x in columns))
+        print(f"{family:12}", *(f"{counts[family, x]:18,}" for x in columns))
 
 
 if __name__ == "__main__":

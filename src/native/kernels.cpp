@@ -1,6 +1,6 @@
 // Built once per instruction set: the choice of a kernel for a model, and the exact evaluator.
 #ifndef BITMMA_ISA
-#error "BITMMA_ISA must name the instruction set: plain, avx2 or avx512"
+#error "BITMMA_ISA must name the instruction set: plain, avx2, avx512 or avx512vbmi"
 #endif
 #include "environment.hpp"
 #include "kernels.hpp"

@@ -1,4 +1,4 @@
-// What each build of kernels.cpp offers. A build is one instruction set: plain, avx2, avx512.
+// What each build of kernels.cpp offers. A build is one instruction set: plain, avx2, avx512, avx512vbmi.
 #pragma once
 #include "spec.hpp"
 
@@ -20,6 +20,7 @@ using HasKernel = bool(const Spec&);
 BITMMA_DECLARE(plain)
 BITMMA_DECLARE(avx2)
 BITMMA_DECLARE(avx512)
+BITMMA_DECLARE(avx512vbmi)
 #undef BITMMA_DECLARE
 
 }  // namespace bitmma

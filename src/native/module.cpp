@@ -9,6 +9,7 @@
 #include <array>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "kernels.hpp"
 
@@ -24,25 +25,27 @@ struct Isa {
   bool available;
 };
 
-const std::array<Isa, 3>& isas() {
-  static const std::array<Isa, 3> table = {{
+#ifdef BITMMA_HAVE_X86_64
+bool has_avx2() {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+}
+bool has_avx512() {
+  return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
+}
+#endif
+
+// From the narrowest on: the last that the machine has is the best.
+const std::vector<Isa>& isas() {
+  static const std::vector<Isa> table = {
       {"plain", plain::run, plain::run_exact, plain::has_kernel, true},
-#ifdef BITMMA_HAVE_AVX2
-      {"avx2", avx2::run, avx2::run_exact, avx2::has_kernel,
-       __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-           __builtin_cpu_supports("f16c")},
-#else
-      {"avx2", nullptr, nullptr, nullptr, false},
+#ifdef BITMMA_HAVE_X86_64
+      {"avx2", avx2::run, avx2::run_exact, avx2::has_kernel, has_avx2()},
+      {"avx512", avx512::run, avx512::run_exact, avx512::has_kernel, has_avx512()},
+      {"avx512vbmi", avx512vbmi::run, avx512vbmi::run_exact, avx512vbmi::has_kernel,
+       has_avx512() && __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vnni")},
 #endif
-#ifdef BITMMA_HAVE_AVX512
-      {"avx512", avx512::run, avx512::run_exact, avx512::has_kernel,
-       __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-           __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-           __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")},
-#else
-      {"avx512", nullptr, nullptr, nullptr, false},
-#endif
-  }};
+  };
   return table;
 }
 

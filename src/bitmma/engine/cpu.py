@@ -58,8 +58,8 @@ _PRODUCTS_ALONE = {True: 1 << 26, False: 1 << 22}
 #: Seconds between two looks at what came meanwhile.
 _TICK = 0.1
 
-#: The vector instructions to use, plain, avx2 or avx512; empty: the best this machine has. It
-#: changes no bit: for tests and benchmarks.
+#: The vector instructions to use, plain, avx2, avx512 or avx512vbmi; empty: the best this machine
+#: has. It changes no bit: for tests and benchmarks.
 _ISA = os.environ.get("BITMMA_ISA", "")
 
 _MODES = ("RNE", "RNA", "RZ", "RD", "RU", "RA")
