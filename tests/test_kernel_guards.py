@@ -201,7 +201,7 @@ TRUNCATED = {
 C = {"c_small": move("c"), "c_large": move("c", -1)}
 
 
-FEW_BINADES = {"e4m3": (-6, 8), "e2m1": (0, 2)}
+FEW_BINADES = {"e4m3": (-6, 8), "e2m1": (0, 2), "e2m3": (0, 2), "e3m2": (-2, 4)}
 
 
 def truncated_margins(x: Draw) -> dict[str, int]:
@@ -321,6 +321,60 @@ def test_st_fdpa() -> None:
         "most": move("scale_a", -1),
     }
     try_both_sides(draw, truncated_margins, scales | C)
+
+
+BITS_OF_PRODUCTS = {"e2m1": 6, "e2m3": 10, "e3m2": 16}  # below 2^top, the largest's exponent
+
+
+def whole_margins(x: Draw) -> dict[str, int]:
+    """Beside the others', what lets a group's products be added as they are."""
+    assert isinstance(x.model, TFDPA | STFDPA)
+    F, depth = x.model.F, BITS_OF_PRODUCTS[x.format]
+    top = 2 * FEW_BINADES[x.format][1]
+    most, least = (top + x.scale_a[i] + x.scale_b[i] for i in (1, 0))
+    whole = {"unit": F - depth - (most - least)}
+    if whole["unit"] > 10:  # else no c of 24 bits keeps both
+        whole["c's exponent"] = F - depth + least - x.c[1]
+        whole["c's last bit"] = x.c[0] - 23 - (most - F)
+    else:
+        whole["c's exponent"] = whole["c's last bit"] = 99
+    return truncated_margins(x) | whole
+
+
+@pytest.mark.parametrize("scale", [None, "ue8m0"])
+def test_sums_that_lose_nothing(scale: str | None) -> None:
+    def draw(rng: Rng) -> Draw:
+        format, L = pick(rng, list(BITS_OF_PRODUCTS)), int(pick(rng, (4, 5, 8, 32, 33)))
+        F, rho = int(pick(rng, (22, 23, 25, 27, rng.integers(6, 28)))), pick(rng, (RZ_FP32, RZ_E8M13))
+        c = span(rng, -20, 20, 12)
+        if not scale:
+            return Draw(TFDPA(L, F, rho), format, "f32", *[FEW_BINADES[format]] * 2, c)
+        scales = span(rng, -20, 10, 6), span(rng, -20, 10, 6)
+        model = STFDPA(L, F, rho)
+        return Draw(model, format, "f32", *[FEW_BINADES[format]] * 2, c, *scales, scale)
+
+    guards = {"unit": change("F"), "c's exponent": move("c", -1), "c's last bit": move("c")}
+    try_both_sides(draw, whole_margins, guards, each=40)
+
+
+@pytest.mark.parametrize("format", list(BITS_OF_PRODUCTS))
+def test_largest_sums_that_lose_nothing(format: str) -> None:
+    """As many of the largest products as 24 bits hold beside the smallest one, and some more."""
+    fmt = formats.get(format)
+    largest, least = (1 << fmt.width - 1) - 1, 1
+    size, bit = (float(formats.decode(np.uint8(x), format)) ** 2 for x in (largest, least))
+    limit = int(2**24 * bit / size)
+    for L in {4, 32, min(limit, 255), min(limit + 1, 255), min(limit + 9, 255)}:
+        for F in (20, 25, 27):
+            x = Draw(TFDPA(L, F, RZ_FP32), format, "f32", (0, 0), (0, 0), (0, 0))
+            A, B = np.full((9, x.k), largest, np.uint8), np.full((x.k, MANY), largest, np.uint8)
+            A[:, L - 1], B[L - 1] = least, least
+            B[:, 1::2] |= 1 << fmt.width - 1
+            B[: L // 2, 2::4] |= 1 << fmt.width - 1
+            c = np.full((9, MANY), (127 << 23) + 1)
+            c[1::2] |= 1 << 31
+            c[2::4] = 0
+            check(x, A, B, c.astype(np.uint32))
 
 
 @pytest.mark.parametrize("L", [1, 2, 3, 4, 5, 8, 16, 32, 64])

@@ -467,6 +467,20 @@ template <class Fields> struct FromCodes {
     return numbers_aside(f, aside + p * aside_line);
   }
 
+  // n products (a multiple of `together`, as is p) of which no distance is asked: numbers are set aside, specials seen.
+  BITMMA_INLINE void pass(i64 p, i64 n) const {
+    const Fields fields = f;
+    vb seen = most, low = fewest;
+    for (i64 i = p; i < p + n; i += together)
+      unroll<together>([&](auto h) __attribute__((always_inline)) {
+        vb code, upper = upper_bytes<Code>(line, i, h * 4 * W, code);
+        if constexpr (with_top) low = minu(low, upper);
+        seen = maxu(seen, fields.suspect(upper, code));
+        for (i64 t = i; t < i + together; ++t) set_aside(fields, line[t] + h * 4 * W, aside + t * aside_line + h * 4 * W);
+      });
+    most = seen, fewest = low;
+  }
+
   // The lowest distance of n products (a multiple of `together`, as is p) from the top: 255 where all
   // are zero. In a byte for each code, those of some positions side by side, the largest of field minus
   // distance, with some of the significand below. It saturates at 0, where zeros and subnormal numbers

@@ -35,6 +35,7 @@ struct Panel {
   const u8* b1;     // panel distances
 
   void move(i64 elements) { a += elements, a4 += elements; }  // to another row
+  BITMMA_INLINE void pass(i64, i64) const {}                  // over products of which no distance is asked
   BITMMA_INLINE auto numbers(i64 p) const {
     return [from = b + p * columns](int v) __attribute__((always_inline)) { return load<vf>(from + v * W); };
   }
@@ -324,7 +325,8 @@ template <class Kernel> class Walk {
       panel.take(b_.top[size_t(j)], b_.low[size_t(j)]);
     }
     const i32 highest_b = panel.most;
-    const bool by_floor = this->by_floor() && (few == NV || cols > few * W) && rows >= LowBits::worth_while;
+    const bool many = few == NV || cols > few * W, by_floor = this->by_floor() && many && rows >= LowBits::worth_while;
+    const bool by_rows = by_floor || (many && may_be_whole());
     if (by_floor) low_bits_.take_panel(b_.value);
     bool ready = false;
     vf together[LowBits::rows][NV];
@@ -338,7 +340,7 @@ template <class Kernel> class Walk {
     const i64 cols_c = turned_c ? columns : cols, cols_d = turned ? columns : cols;
     i64 start = done;
     if constexpr (requires { &Kernel::template narrow_tile<NV, Panel>; })
-      if (turned_c && !by_floor && !panel_wide) start += tile_rows(x, from, panel, done, rows, cols);
+      if (turned_c && !by_rows && !panel_wide) start += tile_rows(x, from, panel, done, rows, cols);
     vf next[NV];
     if (start < rows) load_c(at, i0 + start, j0, cols_c, p0 == 0, next);
     for (i64 r = start; r < rows && !stopped(job_); ++r) {
@@ -352,7 +354,7 @@ template <class Kernel> class Walk {
       meet(x, r, panel);
       from.a = &a_.value[size_t(r * rows_.stride())], from.a4 = &a_.distance4[size_t(r * rows_.stride())];
       const i64 place = r % LowBits::rows;
-      if (by_floor && place == 0) ready = r + LowBits::rows <= rows && rows_together(x, from, at, i, r, j0, cols_c, together);
+      if (by_rows && place == 0) ready = r + LowBits::rows <= rows && rows_together(x, panel, from, at, i, r, j0, cols_c, together);
       auto narrow = [&] {
         if (ready) copy<NV>(together[place], c);
         return ready || (!wide && (cols <= few * W ? kernel_.template narrow<few>(x, from, c) : kernel_.template narrow<NV>(x, from, c)));
@@ -555,8 +557,12 @@ template <class Kernel> class Walk {
     if constexpr (requires { kernel_.by_floor(); }) return kernel_.by_floor();
     return false;
   }
+  bool may_be_whole() const {
+    if constexpr (requires { kernel_.may_be_whole(); }) return kernel_.may_be_whole();
+    return false;
+  }
   // Row r and those that go with it; false if they are to be computed one by one.
-  bool rows_together(const Strip& first, const Panel& panel, const Job& at, i64 i, i64 r, i64 j0, i64 cols,
+  bool rows_together(const Strip& first, const Extremes& extremes, const Panel& panel, const Job& at, i64 i, i64 r, i64 j0, i64 cols,
                      vf c[LowBits::rows][NV]) const {
     if constexpr (requires { kernel_.by_floor(); }) {
       Strip x[LowBits::rows];
@@ -564,9 +570,9 @@ template <class Kernel> class Walk {
       const u32* low[LowBits::rows];
       for (int k = 0; k < LowBits::rows; ++k) {
         load_c(at, i + k, j0, cols, first.c_is_new, c[k]);
-        x[k] = first;
+        x[k] = first, meet(x[k], r + k, extremes);
         from[k] = panel, from[k].a += k * rows_.stride(), from[k].a4 += k * rows_.stride();
-        low[k] = low_bits_.row((r + k) * rows_.stride());
+        if (by_floor()) low[k] = low_bits_.row((r + k) * rows_.stride());
       }
       return kernel_.narrow_rows(x, from, low, low_bits_.panel(), c);
     }

@@ -32,6 +32,10 @@ template <Rho rho> class Truncated {
                 LowBits::hold(s.a) && LowBits::hold(s.b) && s.L >= 8 && s.L <= 255 &&
                 std::ldexp(s.L * largest + 2, s.F) + s.L < 0x1p22;
     k_.origin_of_floors = vi{} + (((23 - F_) << 23) | 0x400000);
+    // See `whole`: all products are multiples of 2^-depth, in units of 2^top, and sums of L of them floats.
+    depth_ = s.a.max_exponent() - s.a.min_exponent() + s.a.mantissa_bits + s.b.max_exponent() - s.b.min_exponent() + s.b.mantissa_bits;
+    whole_ = (s.family == Family::t || s.family == Family::st) && rho == Rho::single && s.mode == Mode::rz && holds_narrow_ &&
+             narrow_range(s.a) && narrow_range(s.b) && F_ >= std::max(depth_, 23) && std::ldexp(s.L * largest, depth_) <= 0x1p24;
     k_.scale = vu{} + (u32(254 + F_) << 23), k_.unit = splat(F_ << 23);
   }
 
@@ -47,15 +51,19 @@ template <Rho rho> class Truncated {
   // The same with rows that have their top in common and no scales, `stride` elements from each other,
   // and c's of which are rows of a tile: from the first on as long as they fit; how many.
   template <int nv, class From> i64 narrow_tile(const Strip& x, From& from, i64 stride, float* c, i64 rows) const {
-    return holds_narrow_ && products_fit(x) ? by_length<nv>(x, from, stride, c, rows) : 0;
+    if (!holds_narrow_ || !products_fit(x)) return 0;
+    const i64 done = whole(x) ? whole_chain<nv>(x, from, stride, c, rows) : 0;
+    return done < rows ? done + by_length<nv>(x, from, stride, c + done * columns, rows - done) : rows;
   }
-  // Some rows together, by floors.hpp; all or none. Tops are the formats'.
+  // Some rows together, by floors.hpp or because sums are whole; all or none. Tops are the formats'.
   bool by_floor() const { return by_floor_; }
+  bool may_be_whole() const { return whole_; }
   bool narrow_rows(const Strip x[LowBits::rows], const Panel from[LowBits::rows], const u32* const low_a[LowBits::rows],
                    const u8* low_b, vf c[LowBits::rows][NV]) const {
     constexpr int R = LowBits::rows;
     for (int i = 0; i < R; ++i)
       if (!products_fit(x[i]) || !fits<NV>(x[i], c[i])) return false;
+    if (whole_) return whole_rows(x, from, c);
     const Frame<NV> f = frame<NV>(x[0], 0);
     vf t[R][NV];
     vi overflow{};
@@ -109,6 +117,86 @@ template <Rho rho> class Truncated {
     const i32 first = x.c_is_new && c_lowest_ != d_lowest_ ? -14 : -126;
     const i32 ceiling = rho == Rho::nearest_half ? 16 : std::min(x.least, 0) + 100;
     return zero_or_within<nv>(c, std::max(x.most + F_ + 2 - 127, first), ceiling);
+  }
+
+  // Sums that lose nothing. With numbers of few bits (FP4, FP6) no product has a bit below 2^(top - depth). While
+  // that is no less than the unit 2^(e_max - F), products are added as they are; all partial sums of a group are
+  // multiples of 2^(top - depth) up to 2^24 of them, so that fused multiply-adds in float32 are exact. What they
+  // join is c, exact too if it is a multiple of the unit, and the one addition, toward zero, is the only rounding.
+  // e_max, which then need not be known, is at most the larger of top and c's exponent. With scales by group,
+  // `top` is from x.least to x.most. So it is enough that
+  // - x.most - F <= x.least - depth: no product has a bit below the unit that products set;
+  // - c's exponent is at most F + x.least - depth, before each group: nor below c's;
+  // - c is a multiple of 2^(x.most - F), and, as F >= 23, of its own unit. Then so are all sums that follow:
+  //   rounded, they are multiples of a larger power of two, else of this one.
+  bool whole(const Strip& x) const { return whole_ && x.most - x.least <= F_ - depth_; }
+  template <int nv> BITMMA_INLINE bool begins_whole(const Strip& x, const vf c[nv]) const {
+    vi part{};
+    for (int v = 0; v < nv; ++v) {
+      const vf n = c[v] * bits<float>(u32(127 + F_ - x.most) << 23);  // normal: see `fits`
+      part |= (vi)((bits<vi>(n) & 0x7FFFFFFF) < (150 << 23)) & (vi)(to_float(truncate(n)) != n);
+    }
+    return !any(part);
+  }
+  // The first size of c that does not stay.
+  i32 whole_limit(const Strip& x) const { return std::min(254, 127 + F_ + x.least - depth_ + 1) << 23; }
+  BITMMA_INLINE void join_whole(vf sum, vi scale, vf& c, vi& most) const {
+    most = max(most, bits<vi>(c) & 0x7FFFFFFF);
+    c = bits<vf>(bits<vi>(fused_multiply_add(sum, power(scale), c)) & k_.mask);
+  }
+  BITMMA_INLINE vi scale_of(const Strip& x, i64 g, int v) const {
+    const vi top = top_of(x, v);
+    return x.col_scale ? top + load<vi>(x.col_scale + g * columns + v * W) + x.row_scale[g] : top;
+  }
+  template <int nv, class From> i64 whole_chain(const Strip& x, From& from, i64 stride, float* c, i64 rows) const {
+    for (i64 r = 0; r < rows; ++r, c += columns) {
+      vf t[nv];
+      vi most{};
+      unroll<nv>([&](auto v) __attribute__((always_inline)) { t[v] = load<vf>(c + v * W); });
+      if (!fits<nv>(x, t) || !begins_whole<nv>(x, t)) return r;
+      for (i64 g = 0; g < x.groups; ++g) {
+        vf sum[nv] = {};
+        from.pass(g * L_, L_);
+#pragma GCC unroll 4
+        for (i64 p = g * L_; p < (g + 1) * L_; ++p) {
+          const vf a = splat(from.a[p]);
+          const auto y = from.numbers(p);
+          unroll<nv>([&](auto v) __attribute__((always_inline)) { sum[v] = multiply_add(a, y(v), sum[v]); });
+        }
+        unroll<nv>([&](auto v) __attribute__((always_inline)) { join_whole(sum[v], scale_of(x, g, v), t[v], most); });
+      }
+      if (any((vi)(most >= whole_limit(x)))) return r;
+      unroll<nv>([&](auto v) __attribute__((always_inline)) { store(c + v * W, t[v]); });
+      if constexpr (requires { from.move(stride); }) from.move(stride);
+    }
+    return rows;
+  }
+  bool whole_rows(const Strip x[LowBits::rows], const Panel from[LowBits::rows], vf c[LowBits::rows][NV]) const {
+    constexpr int R = LowBits::rows;
+    for (int i = 0; i < R; ++i)
+      if (!whole(x[i]) || !begins_whole<NV>(x[i], c[i])) return false;
+    vf t[R][NV];
+    vi most[R] = {};
+    for (int i = 0; i < R; ++i) copy<NV>(c[i], t[i]);
+    const float* const b = from[0].b;
+    for (i64 g = 0; g < x[0].groups; ++g) {
+      vf sum[R][NV] = {};
+      for (i64 p = g * L_; p < (g + 1) * L_; ++p) {
+        vf y[NV];
+        unroll<NV>([&](auto v) __attribute__((always_inline)) { y[v] = load<vf>(b + p * columns + v * W), keep(y[v]); });
+        unroll<R>([&](auto i) __attribute__((always_inline)) {
+          const vf a = splat(from[i].a[p]);
+          unroll<NV>([&](auto v) __attribute__((always_inline)) { sum[i][v] = multiply_add(a, y[v], sum[i][v]); });
+        });
+      }
+      unroll<R>([&](auto i) __attribute__((always_inline)) {
+        unroll<NV>([&](auto v) __attribute__((always_inline)) { join_whole(sum[i][v], scale_of(x[i], g, v), t[i][v], most[i]); });
+      });
+    }
+    for (int i = 0; i < R; ++i)
+      if (any((vi)(most[i] >= whole_limit(x[i])))) return false;
+    for (int i = 0; i < R; ++i) copy<NV>(t[i], c[i]);
+    return true;
   }
 
   template <int nv, class From> i64 by_length(const Strip& x, From& from, i64 stride, float* c, i64 rows) const {
@@ -359,10 +447,10 @@ template <Rho rho> class Truncated {
     return bits<hf>((w & ~(mask & 0x7FFFFF)) | (mask & 0x7F800000));  // its sign stays
   }
 
-  int L_, F_, e_zero_, c_lowest_, d_lowest_;
+  int L_, F_, e_zero_, c_lowest_, d_lowest_, depth_;
   i32 mask_;
   i64 sub_, restart_ = 0;
-  bool holds_narrow_, by_floor_, by_sign_;
+  bool holds_narrow_, by_floor_, by_sign_, whole_;
   struct { vb origin, lowest; vu hidden, scale; vi infinity, mask, unit, origin_of_floors; } k_;
 };
 
