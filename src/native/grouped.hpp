@@ -253,6 +253,12 @@ class Grouped {
 
   // The dot product of a group in units of 1/4, for one vector of columns.
   template <class Shape> BITMMA_INLINE static vi dot(Shape shape, const u32* a, const u32* b, i32 correction) {
+#if defined(__AVX512VNNI__)
+    vi all = splat(correction);
+    for (i64 q = 0; q < shape.quads; ++q)
+      all = (vi)_mm512_dpbusd_epi32((__m512i)all, _mm512_loadu_si512(b + q * columns), _mm512_set1_epi32(i32(a[q])));
+    return all;
+#endif
     if (shape.quads <= 8) {  // beside an int16 of correction
       vi part = splat(correction & 0xFFFF);
       for (i64 q = 0; q < shape.quads; ++q) part = add16(part, dot4(a[q], load<vi>(b + q * columns)));
