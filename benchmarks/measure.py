@@ -81,16 +81,19 @@ def beside(
     *,
     macs: int,
     clock: Clock = ONE_THREAD,
+    between: Task = lambda: None,
 ) -> Work:
-    """Subject and yardstick in turn; ``value`` of the seconds of each.
+    """Subject and yardstick in turn, ``between`` before each; ``value`` of the seconds of each.
 
     The yardstick runs before and after: what the clock frequency does meanwhile cancels.
     """
 
+    def timed(task: Task) -> float:
+        between()
+        return seconds(task, clock)
+
     def sample() -> Sample:
-        before = seconds(yardstick, clock)
-        mine = seconds(subject, clock)
-        after = seconds(yardstick, clock)
+        before, mine, after = timed(yardstick), timed(subject), timed(yardstick)
         return Sample(value(mine, (before + after) / 2), mine)
 
     return Work(sample, macs)

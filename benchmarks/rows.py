@@ -252,11 +252,18 @@ def _skinny(unit: Unit, m: int, scale: Scale) -> Work:
 
 
 def _reading(unit: Unit, scale: Scale) -> Work:
-    """A product of one row reads B once: beside NumPy's search for the largest of B's bytes."""
-    n = scale.skinny
+    """A product of one row reads B once: beside NumPy's search for the largest of B's bytes.
+
+    Each after a square product, as in the row above, or what a cache of many cores still had of B
+    (a part that others decide) would be read faster than memory is.
+    """
+    n, s = scale.skinny, scale.n
     product = unit.product(1, n, n, _tiled(operands.normal, 512))
     read = product.args[1].view(np.uint8).max
-    return beside(product, read, lambda mine, reading: reading / mine, macs=n * n)
+    square = unit.product(s, s, s)
+    return beside(
+        product, read, lambda mine, reading: reading / mine, macs=n * n, between=square
+    )  # fmt: skip
 
 
 def _prepared(scale: Scale) -> Work:

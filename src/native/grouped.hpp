@@ -186,7 +186,9 @@ class Grouped {
         std::fill(weight, weight + columns, 1.0f);
         continue;
       }
-      const u8* code = scale_lines_.lines()[g];
+      const Found line = scale_lines_.lines();
+      const u8* code = line[g];
+      line.fetch<columns>(g);
       for (int v = 0; v < NV; ++v) store(weight + v * W, dec.value(widen_codes<u8>(code + v * W)));
       const vb x = load<vb>(code) & all, is_nan = has_nan ? (vb)(x == all) : vb{};
       nan |= is_nan;
