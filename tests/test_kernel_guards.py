@@ -345,7 +345,8 @@ def whole_margins(x: Draw) -> dict[str, int]:
 def test_sums_that_lose_nothing(scale: str | None) -> None:
     def draw(rng: Rng) -> Draw:
         format, L = pick(rng, list(BITS_OF_PRODUCTS)), int(pick(rng, (4, 5, 8, 32, 33)))
-        F, rho = int(pick(rng, (22, 23, 25, 27, rng.integers(6, 28)))), pick(rng, (RZ_FP32, RZ_E8M13))
+        F = int(pick(rng, (22, 23, 25, 27, rng.integers(6, 28))))
+        rho = pick(rng, (RZ_FP32, RZ_E8M13))
         c = span(rng, -20, 20, 12)
         if not scale:
             return Draw(TFDPA(L, F, rho), format, "f32", *[FEW_BINADES[format]] * 2, c)
@@ -568,6 +569,26 @@ def test_gst_fdpa(scale: str) -> None:
     if scale == "ue8m0":  # the other is always moderate
         guards |= {"small scales": move("scale_a"), "large scales": move("scale_a", -1)}
     try_both_sides(draw, grouped_margins, guards)
+
+
+@pytest.mark.parametrize("scale", ["ue8m0", "ue4m3"])
+@pytest.mark.parametrize("together", [4, 2])
+def test_dot_products_that_float32_adds(scale: str, together: int) -> None:
+    """As many as keep below 2^24 of their last places, and scales one binade farther apart."""
+    mantissa = formats.get(scale).mantissa_bits
+    largest = together * 16 * 36 * (2 - 2.0**-mantissa) ** 2
+    places = int(np.log2(2**24 / largest))
+
+    def margins(x: Draw) -> dict[str, int]:
+        apart = x.scale_a[1] - x.scale_a[0] + x.scale_b[1] - x.scale_b[0] + 2 + 2 * mantissa
+        return grouped_margins(x) | {"together": places - apart}
+
+    def draw(rng: Rng) -> Draw:
+        scales = span(rng, -6, 0, 6), span(rng, -6, 0, 6)
+        model = GSTFDPA(64, 16, 35, RZ_FP32, -139)
+        return Draw(model, "e2m1", "f32", (0, 2), (0, 2), span(rng, -10, 20, 4), *scales, scale)
+
+    try_both_sides(draw, margins, {"together": move("scale_a", -1, top_only=True)}, each=40)
 
 
 # --- TR- and GTR-FDPA -----------------------------------------------------------------------------

@@ -14,6 +14,8 @@ class Grouped {
         per_step_(s_.L / s_.G), e_zero_(std::max(s_.e_zero, -900)),
         mask_(i32(~0u << (23 - std::min(s_.mantissa_bits, 23)))),
         usual_(quads_ == 4 && per_step_ == 4), lines_(job.N), scale_lines_(job.N), quad_lines_(job.N) {
+    const double most = s_.block ? 2 - std::ldexp(1.0, -s_.scale.mantissa_bits) : 1;
+    largest_scales_ = most * most;
     for (u32 code = 0; s_.block && code < 256; ++code) {
       exact::Number y = exact::decode(s_.scale, code);
       const float factor = float(y.significand) * significand_unit();
@@ -258,7 +260,7 @@ class Grouped {
 #if defined(__AVX512VNNI__)
     vi all = splat(correction);
     for (i64 q = 0; q < shape.quads; ++q)
-      all = (vi)_mm512_dpbusd_epi32((__m512i)all, _mm512_loadu_si512(b + q * columns), _mm512_set1_epi32(i32(a[q])));
+      all = (vi)_mm512_dpbusd_epi32((__m512i)all, (__m512i)load<vi>(b + q * columns), _mm512_set1_epi32(i32(a[q])));
     return all;
 #endif
     if (shape.quads <= 8) {  // beside an int16 of correction
@@ -275,20 +277,39 @@ class Grouped {
     return sum;
   }
 
+  // Sizes of c, as a float's bits, that let a step's terms with it lose nothing; 0 always does. And how many of the
+  // terms a float32 holds the sum of.
+  struct Span {
+    i32 low, high;
+    int together;
+    BITMMA_INLINE bool holds(vf c) const {
+      vi size = bits<vi>(c) & 0x7FFFFFFF;
+      return !any((vi)(size >= high) | ((vi)(size < low) & (vi)(size != 0)));
+    }
+  };
+
   void row(i64 i, i64 r, i64 j0, i64 cols) {
     vf c[NV];
     load_c(job_, i, j0, cols, start_, c);
+    for (int v = 0; v < NV; ++v) c[v] += vf{};  // no -0, then: no step gives one
     const Span span = plain_span(r);
-    for (i64 step = 0; step < groups_ / per_step_; ++step)  // vectors of columns side by side: chains overlap
-      for (int v = 0; v < NV && v * W < cols; ++v) {
-        const i32 lowest = start_ && step == 0 && s_.c.width == 16 ? -14 : -126;
-        if (usual_ && span.holds(c[v])) c[v] = plain(r, v, step, c[v]);
-        else if (pack_details(); usual_) c[v] = fused(Usual{}, r, v, step, lowest, c[v]);
-        else c[v] = fused(Any{quads_, words_, per_step_}, r, v, step, lowest, c[v]);
-      }
+    if (!usual_ || span.together == 1) steps<1>(span, r, cols, c);
+    else if (span.together == 2) steps<2>(span, r, cols, c);
+    else steps<4>(span, r, cols, c);
     for (i64 j = 0; (any_nan_ || a_.nan[size_t(r)]) && j < cols; ++j)
       if (a_.nan[size_t(r)] || b_.nan[size_t(j)]) c[j / W][j % W] = NAN;
     store_c(job_, i, j0, cols, c);
+  }
+
+  template <int together> __attribute__((noinline)) void steps(const Span span, i64 r, i64 cols, vf c[NV]) {
+    const i64 all = groups_ / per_step_;
+    for (i64 step = 0; step < all; ++step)  // vectors of columns side by side: chains overlap
+      for (int v = 0; v < NV && v * W < cols; ++v) {
+        const i32 lowest = start_ && step == 0 && s_.c.width == 16 ? -14 : -126;
+        if (usual_ && span.holds(c[v])) c[v] = plain<together>(r, v, step, c[v]);
+        else if (pack_details(); usual_) c[v] = fused(Usual{}, r, v, step, lowest, c[v]);
+        else c[v] = fused(Any{quads_, words_, per_step_}, r, v, step, lowest, c[v]);
+      }
   }
 
   // How a step divides: four groups of 16 in the catalogue, known to the compiler.
@@ -300,17 +321,11 @@ class Grouped {
                correction_[size_t(r * groups_ + g)]);
   }
 
-  // Sizes of c, as a float's bits, that let a step's terms with it lose nothing; 0 always does.
-  struct Span {
-    i32 low, high;
-    BITMMA_INLINE bool holds(vf c) const {
-      vi size = bits<vi>(c) & 0x7FFFFFFF;
-      return !any((vi)(size >= high) | ((vi)(size < low) & (vi)(size != 0)));
-    }
-  };
   // Terms are multiples of 2^lowest, with exponents up to `most` (a group that is zero does not raise
   // e_max above: e_zero is far below). Nothing is cut off them if e_max - F <= lowest, nor off c, of 24
-  // bits, if e_max <= e_c - 23 + F; and their sum, below 2^(e_max + 14), is exact in float64.
+  // bits, if e_max <= e_c - 23 + F; and their sum, below 2^(e_max + 14), is exact in float64. A term is at most 16
+  // products of 36 times the largest significands of scales times 2^most: as many as stay below 2^24 of their last
+  // places, 2^lowest, are exact in float32.
   Span plain_span(i64 r) const {
     const i32 low = panel_low_, high = panel_high_;
     const i32 row_low = a_.low[size_t(r)], row_high = a_.high[size_t(r)];
@@ -318,20 +333,31 @@ class Grouped {
     const i32 reach = std::min(s_.F, 36);
     const bool moderate_scales = std::min(low, row_low) >= -moderate && std::max(high, row_high) <= moderate;
     if (!moderate_scales || most - lowest > reach || e_zero_ > lowest - 40 || s_.F < 23 || (start_ && s_.c.width == 16))
-      return {0, 0};
-    return {(most - s_.F + 23 + 127) << 23, (lowest + reach + 127) << 23};
+      return {0, 0, 1};
+    const double largest = std::ldexp(16 * 36 * largest_scales_, most - lowest);
+    return {(most - s_.F + 23 + 127) << 23, (lowest + reach + 127) << 23, 4 * largest <= 0x1p24 ? 4 : 2 * largest <= 0x1p24 ? 2 : 1};
   }
-  BITMMA_INLINE vf plain(i64 r, int v, i64 step, vf c) const {
-    vd sum[2];
-    for (int h = 0; h < 2; ++h) sum[h] = to_double(half(c, h));
-    unroll<Usual::per_step>([&](auto u) __attribute__((always_inline)) {
-      const i64 g = step * Usual::per_step + u;
+  template <int together> BITMMA_INLINE vf plain(i64 r, int v, i64 step, vf c) const {
+    vf part[4];
+    unroll<4>([&](auto u) __attribute__((always_inline)) {
+      const i64 g = step * 4 + u;
       vf weight = load<vf>(&b_.weight[size_t(g * columns + v * W)]) * (a_.weight[size_t(r * groups_ + g)] * 0.25f);
-      vf t = to_float(product(Usual{}, r, g, v)) * weight;  // an integer below 2^13 times 8 bits: exact
-      for (int h = 0; h < 2; ++h) sum[h] += to_double(half(t, h));
+      part[u] = to_float(product(Usual{}, r, g, v)) * weight;  // an integer below 2^13 times 8 bits: exact
     });
-    vf d = join(to_float(sum[0]), to_float(sum[1]));
-    return bits<vf>(bits<vi>(d) & mask_) + vf{};
+    if (together >= 2) part[0] += part[1], part[2] += part[3];
+    vf d;
+    if constexpr (together == 4) {
+      d = c + (part[0] + part[2]);
+    } else {  // c last: the next step waits for nothing else
+      vd sum[2];
+      for (int h = 0; h < 2; ++h) {
+        sum[h] = to_double(half(part[0], h)) + to_double(half(part[2], h));
+        if (together == 1) sum[h] += to_double(half(part[1], h)) + to_double(half(part[3], h));
+        sum[h] += to_double(half(c, h));
+      }
+      d = join(to_float(sum[0]), to_float(sum[1]));
+    }
+    return bits<vf>(bits<vi>(d) & mask_);
   }
 
   template <class Shape> __attribute__((noinline)) vf fused(Shape shape, i64 r, int v, i64 step, i32 lowest, vf c) const {
@@ -378,6 +404,7 @@ class Grouped {
   Layout layout_;
   i64 quads_, words_, per_step_;
   i32 e_zero_, mask_, panel_low_ = 0, panel_high_ = 0;
+  double largest_scales_;  // of two significands
   bool usual_, start_ = true;
   i64 chunk_, n_ = 0, groups_ = 0;
   vu seen_{};  // all bits of B's codes
