@@ -25,6 +25,7 @@ from bitmma.models import (
     RNE_FP32,
     RNE_FP64,
     RZ_E8M13,
+    RZ_FP32,
     STFDPA,
     TFDPA,
     TRFDPA,
@@ -43,10 +44,12 @@ ROWS = (1, 2, 3, 4, 5, 6, 7, 15, 33)
 LAYOUTS = ("rows", "columns", "spaced", "backward", "unaligned")
 UNITS: tuple[tuple[Model, str], ...] = (
     *((TFDPA(), f) for f in ("f16", "bf16", "e5m2", "e2m3", "tf32")),
-    *((TFDPA(32, 13, RZ_E8M13), f) for f in ("e4m3", "e5m2", "e3m2", "e2m1")),
+    *((TFDPA(32, 13, RZ_E8M13), f) for f in ("e4m3", "e5m2", "e3m2", "e2m1", "fp8", "bf8")),
+    (TFDPA(4, 9, RNE_FP16), "e5m2"),
     (TFDPA(8, 24, RNE_FP16, -20), "f16"),
     (TFDPA(4, 23), "bf16"),
     (STFDPA(32, 25), "e4m3"),
+    (STFDPA(32, 12), "e4m3"),
     (TRFDPA(8, 24, 31), "f16"),
     (TRFDPA(8, 24, 31), "bf16"),
     *((TRFDPA(4, 24, 31), f) for f in ("tf32", "e4m3")),
@@ -56,7 +59,7 @@ UNITS: tuple[tuple[Model, str], ...] = (
     *((EFDPA(2), f) for f in ("f16", "bf16")),
     (GSTFDPA(), "e2m1"),
     (GSTFDPA(128, 32, 35), "e2m1"),
-    (Lowered(32, TFDPA(16, 25), ((0, 1), (2, 3))), "e4m3"),
+    *((Lowered(32, TFDPA(16, F), ((0, 1), (2, 3))), "e4m3") for F in (13, 25)),
     (FTZMulAdd(4), "f16"),
     (FTZMulAdd(2), "bf16"),
     (FMA(), "f32"),
@@ -320,13 +323,55 @@ def test_how_far_exact_sums_may_reach(model: EFDPA, format: str) -> None:
                 compare(model, format, model.L, A, laid(B, layout), None, None, None)
 
 
+@pytest.mark.parametrize("F", [13, 14])
+@pytest.mark.parametrize("format", ["e4m3", "e5m2", "fp8", "bf8", "e3m2", "e2m3", "e2m1"])
+def test_every_pair_of_bytes(format: str, F: int) -> None:
+    """Beside a product, and a c, as far above as any; up to 13 bits terms are 16-bit integers."""
+    rng = np.random.default_rng(F)
+    fmt = formats.get(format)
+    every = np.arange(1 << fmt.width).astype(np.uint8)
+    every = every[np.isfinite(formats.decode(every, fmt))]
+    cut = 0
+    for i in range(0, len(every), 6):
+        rows = every[i : i + 6]
+        bits = (F, 1, 6, 12)[i // 6 % 4]
+        A, B = np.zeros((len(rows), 8), np.uint8), np.zeros((8, len(every)), np.uint8)
+        place, other = rng.permutation(8)[:2]
+        A[:, place], B[place] = rows, every
+        A[:, other], B[other] = pick(rng, every), rng.choice(every, len(every))
+        C = draw(rng, "f32", (len(rows), len(every)), *pick(rng, ((110, 140), (1, 254))), 0.5)
+        for c in (None, C):
+            D = compare(TFDPA(8, bits, RZ_FP32), format, 8, A, B, c, None, None).view(np.float32)
+            if c is None:
+                a, b = (formats.decode(x, fmt).astype(np.float64) for x in (A, B))
+                cut += int((a @ b != D).sum())
+    assert cut > 20
+
+
+@pytest.mark.parametrize("sign", [0, 1])
+@pytest.mark.parametrize("format", ["e4m3", "e5m2", "e2m3"])
+def test_largest_sums_of_short_integers(format: str, sign: int) -> None:
+    """Nothing but the largest products, of one sign, and of both by turns."""
+    fmt = formats.get(format)
+    every = np.arange(1 << (fmt.width - 1)).astype(np.uint8)
+    values = formats.decode(every, fmt)
+    largest = every[np.nanargmax(np.where(np.isfinite(values), values, 0))]
+    for L in (4, 32, 128):
+        A = np.full((3, 2 * L), largest, np.uint8)
+        A[1, ::2] |= fmt.sign_bit
+        B = np.full((2 * L, 70), largest | sign * fmt.sign_bit, np.uint8)
+        for rho in (RZ_FP32, RNE_FP16, RZ_E8M13):
+            compare(TFDPA(L, 13, rho), format, L, A, B, None, None, None)
+
+
+@pytest.mark.parametrize("F", [13, 25])
 @pytest.mark.parametrize("format", ["f16", "bf16", "e4m3", "e5m2", "fp8"])
-def test_every_special_code_in_every_column(format: str) -> None:
+def test_every_special_code_in_every_column(format: str, F: int) -> None:
     """One special code in B: its column is special, and no other is touched."""
     fmt = formats.get(format)
     special = special_codes(format)
     rng = np.random.default_rng(1)
-    model = GTRFDPA(16, 24, 31) if format == "fp8" else TFDPA()
+    model = GTRFDPA(16, 24, 31) if format == "fp8" and F > 13 else TFDPA(16, F)
     for column in range(64):
         A = draw(rng, format, (1, 32), fmt.bias, fmt.bias + 2, 0)
         B = draw(rng, format, (32, 64), fmt.bias - 3, fmt.bias + 2, 0)

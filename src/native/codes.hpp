@@ -219,6 +219,13 @@ inline i64 columns_to_line(const Mat& m, i64 bytes, i64 count) {
 // two bytes were too many); along k, by as many positions as a buffer in the cache holds.
 inline i64 few_rows_chunk(const Mat& b, i64 bytes) { return b.row < b.col ? 1024 : bytes == 1 ? 64 : 32; }
 
+// Two numbers of a row as `FromCodes::add_short_sums` wants them, 16 bits each.
+struct RowPair {
+  u32 even, odd;  // the significand's 7 bits, in the lower byte or in the upper one
+  u32 distance;   // from the top, in both bytes; of a 0 anything
+  u32 sign;       // 1 or -1
+};
+
 #if defined(BITMMA_HALF_CONVERSION)
 
 // How exponents and values are read from codes. Without the sign, a code's upper byte holds the exponent
@@ -273,6 +280,9 @@ struct ByteFields {
   }
 };
 
+// The same whose products are summed as integers, by `FromCodes::add_short_sums`.
+struct ShortFields : ByteFields {};
+
 // A vector of codes, copied to where their numbers are read from: bytes as halves.
 template <class Fields> BITMMA_INLINE void set_aside(const Fields&, const u8* from, u8* to) { store(to, load<vb>(from)); }
 BITMMA_INLINE void set_aside(const ByteFields& f, const u8* from, u8* to) {
@@ -321,7 +331,9 @@ template <class Code> BITMMA_INLINE vb upper_bytes(const Found& line, i64 p, i64
 
 class Codes {
  public:
-  Codes(const Format& f, i64 all) : f_(f), kind_(kind(f)), bytes_(all), halves_(all), words_(all) {
+  // `short_sums`: whether products of bytes are to be summed so.
+  Codes(const Format& f, i64 all, bool short_sums = false)
+      : f_(f), kind_(kind(f)), short_sums_(short_sums), bytes_(all), halves_(all), words_(all) {
     if (kind_ == bytes) {
       const int E = f.exponent_bits, M = f.mantissa_bits;
       const bool fnuz = f.specials == Specials::fnuz;
@@ -372,7 +384,11 @@ class Codes {
   // The way to read them.
   template <class Each> auto with_fields(Each each) const {
     switch (kind_) {
-      case bytes: return each(byte_);
+      case bytes:
+#if defined(BITMMA_SHORT_SUMS)
+        if (short_sums_) return each(ShortFields{byte_});
+#endif
+        return each(byte_);
       case half: return each(HalfFields{});
       case upper: return each(UpperFields{});
       default: return each(word_);
@@ -433,6 +449,7 @@ class Codes {
 
   Format f_;
   Kind kind_;
+  bool short_sums_;
   i32 top_ = 0, low_ = 0, likely_top_ = -(1 << 20), likely_low_ = 1 << 20;
   bool supposed_ = false, supposes_ = false, hopeful_ = true;  // of this tile; of the next; of any
   vb seen_{};
@@ -451,6 +468,7 @@ template <class Fields> struct FromCodes {
   Found line;
   u32 top_field, least, least_field;  // the last: see Codes
   const Fields& f;
+  const RowPair* pairs;  // of short sums only
   u8* aside;             // numbers of the positions that `nearest` saw last, line after line
   mutable vb most{}, fewest = ~vb{};  // of the bytes that were seen; the latter of bf16 and tf32 only
 
@@ -480,6 +498,51 @@ template <class Fields> struct FromCodes {
       });
     most = seen, fewest = low;
   }
+
+#if defined(BITMMA_SHORT_SUMS)
+  // Adds n products from p on (both even), each cut toward zero, to sums in units of 2^(e_max - F); e has the
+  // floats 2^e_max. With at most 13 bits, and operands of a byte, no float is made of a code: significands of 8
+  // and of 7 bits, below 2, have as product an integer below 2^15, in units of 2^(its exponent - 13), and a right
+  // shift by e_max + 13 - F less that exponent cuts it. Two positions' codes lie side by side, so that their
+  // products, of one column, are a pair of 16 bits, which one operation adds to the column's sum.
+  //
+  // Of a code twice, which drops its sign, `base` is the exponent field less its least (1, of subnormal numbers
+  // too), in place, as saturation leaves it; what is left of the code is twice the significand, hidden bit and all.
+  // Shifts are bytes: 127 + 50 at most, and right modulo 256 wherever a product is not 0. From 15 on none is left.
+  BITMMA_INLINE void add_short_sums(i64 p, i64 n, const vi e[NV], int F, vi sum[NV]) const
+    requires std::is_same_v<Fields, ShortFields>
+  {
+    const i32 least = 1, top = i32(top_field);
+    vi beyond[NV], s[NV] = {}, in_order[NV];
+    unroll<NV>([&](auto v) __attribute__((always_inline)) { beyond[v] = (e[v] >> 23) - 127 + 13 - F + top - least; });
+    const vb far = to_signed_bytes(beyond), far_of[2] = {interleave_words<0>(far, far), interleave_words<1>(far, far)};
+    const vb field = vb{} + u8(0xFF << f.below), one = vb{} + u8(1 << f.below);
+    const vw below = vw{} + u16(f.below), up = vw{} + u16(7 - f.below), signs[2] = {vw{} + u16(0x80), vw{} + u16(0x8000)};
+    // Copies, see `nearest`.
+    const Found line = this->line;
+    const RowPair* const pairs = this->pairs;
+    const u8* const aside = this->aside;
+    for (i64 i = p; i < p + n; i += 2) {
+      if (i % 4 == 0) line.template fetch<columns, 4>(i);
+      const RowPair& a = pairs[i / 2];
+      const vb x = load<vb>(aside + i * aside_line), y = load<vb>(aside + (i + 1) * aside_line);
+      const vb by[2] = {bits<vb>(vu{} + a.even), bits<vb>(vu{} + a.odd)}, distance = bits<vb>(vu{} + a.distance);
+      const vw sign = bits<vw>(vu{} + a.sign);
+      unroll<2>([&](auto h) __attribute__((always_inline)) {
+        const vb code = interleave_words<h>(x, y), twice = code + code, base = subtract_saturating(twice & field, one);
+        const vb significand = bits<vb>(shift_left(bits<vw>(twice - base), up));
+        const vw shift = bits<vw>(far_of[h] + distance - bits<vb>(shift_right(bits<vw>(base), below)));
+        const vw shifts[2] = {shift & 0xFF, shift >> 8};
+        unroll<2>([&](auto odd) __attribute__((always_inline)) {
+          const vw term = shift_right(multiply_pairs(significand, by[odd]), shifts[odd]);
+          s[2 * h + odd] = add_products(s[2 * h + odd], negate_where(term, code, signs[odd]), sign);
+        });
+      });
+    }
+    restore_order(s, in_order);
+    unroll<NV>([&](auto v) __attribute__((always_inline)) { sum[v] += in_order[v]; });
+  }
+#endif
 
   // The lowest distance of n products (a multiple of `together`, as is p) from the top: 255 where all
   // are zero. In a byte for each code, those of some positions side by side, the largest of field minus
@@ -526,8 +589,8 @@ template <class Fields> struct FromCodes {
 
  private:
   using Code = typename Fields::Code;
-  static constexpr bool with_top = !std::is_same_v<Fields, ByteFields> && !std::is_same_v<Fields, HalfFields>;
-  static constexpr int together = sizeof(Code), aside_line = columns * (together == 1 ? 2 : together);
+  static constexpr bool with_top = !std::is_base_of_v<ByteFields, Fields> && !std::is_same_v<Fields, HalfFields>;
+  static constexpr int together = sizeof(Code), aside_line = columns * (std::is_same_v<Fields, ByteFields> ? 2 : together);
 
   __attribute__((noinline)) void look_closely(i64 p, i64 n, u8* near) const {
     const vi none = splat(-1024);
@@ -547,7 +610,7 @@ template <class Fields> struct FromCodes {
 #else
 
 struct Codes {
-  Codes(const Format&, i64) {}
+  Codes(const Format&, i64, bool = false) {}
   bool serve() const { return false; }
   vb seen() const { return vb{}; }
 };

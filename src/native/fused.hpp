@@ -258,7 +258,7 @@ template <class Kernel> class Walk {
  public:
   explicit Walk(const Job& job)
       : job_(job), s_(*job.spec), layout_(s_, job.K), kernel_(s_),
-        rows_(job.a, s_.a, job.M), cols_(job.b.transposed(), s_.b, job.N), codes_(s_.b, job.N),
+        rows_(job.a, s_.a, job.M), cols_(job.b.transposed(), s_.b, job.N), codes_(s_.b, job.N, short_sums()),
         always_wide_(kernel_.always_wide()), straight_(job.M <= few_rows && codes_.serve() && s_.L % (s_.family == Family::gtr ? 8 : 4) == 0 && !always_wide_),
         scale_lines_(job.N) {
     unit_ = layout_.padded_step;
@@ -510,7 +510,8 @@ template <class Kernel> class Walk {
       auto holds = [&](const auto& fields) {
         using Fields = std::decay_t<decltype(fields)>;
         const FromCodes<Fields> from{&scaled_[at], &a_.distance4[at], &joined_[at / sizeof(typename Fields::Code)], codes_.lines(),
-                                     codes_.top_field(), nearest_[size_t(r)], codes_.least_field(), fields, aside_.data()};
+                                     codes_.top_field(), nearest_[size_t(r)], codes_.least_field(), fields,
+                                     short_sums() ? &pairs_[at / 2] : nullptr, aside_.data()};
         return kernel_.template narrow<NV>(x, from, c) && from.clean();
       };
       if (!codes_.with_fields(holds)) return r;
@@ -547,12 +548,32 @@ template <class Kernel> class Walk {
       }
     });
     factor_ = 0;  // the rows are new
+    if (short_sums()) pair_rows(rows);
+  }
+  // And significands and signs, where products are summed as integers.
+  void pair_rows(i64 rows) {
+    const size_t n = size_t(rows * rows_.stride());
+    pairs_.resize(n / 2);
+    for (size_t i = 0; i < n; i += 2) {
+      RowPair& pair = pairs_[i / 2] = {};
+      for (int k = 0; k < 2; ++k) {
+        const float value = a_.value[i + k];
+        const u32 distance = a_.distance4[i + k] & 255;
+        const u32 significand = value == 0 ? 0 : u32(std::abs(value) * bits<float>((127 + distance + 6) << 23));
+        pair.even |= significand << 16 * k, pair.odd |= significand << (16 * k + 8);
+        pair.distance |= distance * 0x101 << 16 * k, pair.sign |= (value < 0 ? 0xFFFFu : 1u) << 16 * k;
+      }
+    }
   }
 #else
   i64 straight(i64, i64, i64, i64, i64, i64) { return 0; }
   void join_rows(i64) {}
 #endif
 
+  bool short_sums() const {
+    if constexpr (requires { kernel_.short_sums(); }) return kernel_.short_sums();
+    return false;
+  }
   bool by_floor() const {
     if constexpr (requires { kernel_.by_floor(); }) return kernel_.by_floor();
     return false;
@@ -635,6 +656,7 @@ template <class Kernel> class Walk {
   Array<float> scaled_, tile_, special_groups_;
   Array<u8> aside_;
   Array<u32> joined_, nearest_;
+  Array<RowPair> pairs_;
   Array<i32> row_scale_, row_scale_least_, row_scale_most_, col_scale_;
   CodeLines<u8, columns> scale_lines_;
   std::vector<i64> block_;

@@ -196,6 +196,51 @@ BITMMA_INLINE vb count_greater(vb count, vb x, vb limit) {
   return count - (vb)((bytes)x > (bytes)limit);
 #endif
 }
+#if defined(__AVX512BW__)
+// What sums of 16-bit products need, of which most has no equal in narrower instruction sets.
+#define BITMMA_SHORT_SUMS
+// Words of two vectors by turns, of the lower (0) or the upper (1) half of every 16 bytes.
+template <int half> BITMMA_INLINE vb interleave_words(vb a, vb b) {
+  return (vb)(half ? _mm512_unpackhi_epi16((__m512i)a, (__m512i)b) : _mm512_unpacklo_epi16((__m512i)a, (__m512i)b));
+}
+// Products of bytes, unsigned and signed, neighbours added.
+BITMMA_INLINE vw multiply_pairs(vb a, vb b) { return (vw)_mm512_maddubs_epi16((__m512i)a, (__m512i)b); }
+// Products of 16-bit integers, neighbours added, and added to `sum`.
+BITMMA_INLINE vi add_products(vi sum, vw a, vw b) {
+#if defined(__AVX512VNNI__)
+  return (vi)_mm512_dpwssd_epi32((__m512i)sum, (__m512i)a, (__m512i)b);
+#else
+  return sum + (vi)_mm512_madd_epi16((__m512i)a, (__m512i)b);
+#endif
+}
+// Lane by lane; counts of 16 and more (read as unsigned) give 0.
+BITMMA_INLINE vw shift_right(vw a, vw count) { return (vw)_mm512_srlv_epi16((__m512i)a, (__m512i)count); }
+BITMMA_INLINE vw shift_left(vw a, vw count) { return (vw)_mm512_sllv_epi16((__m512i)a, (__m512i)count); }
+// -x where `of` and `bit` have bits in common.
+BITMMA_INLINE vw negate_where(vw x, vb of, vw bit) {
+  const __mmask32 negative = _mm512_test_epi16_mask((__m512i)of, (__m512i)bit);
+  return (vw)_mm512_mask_sub_epi16((__m512i)x, negative, __m512i{}, (__m512i)x);
+}
+// Bytes of `columns` numbers, brought to -128 or 127 where they are beyond.
+BITMMA_INLINE vb to_signed_bytes(const vi x[NV]) {
+  const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  const __m512i low = _mm512_packs_epi32((__m512i)x[0], (__m512i)x[1]), high = _mm512_packs_epi32((__m512i)x[2], (__m512i)x[3]);
+  return (vb)_mm512_permutexvar_epi32(order, _mm512_packs_epi16(low, high));
+}
+// Numbers of columns that lie as `interleave_words` brings them: in x[2 half + i] those of bytes i and i + 2.
+BITMMA_INLINE void restore_order(const vi x[NV], vi out[NV]) {
+  __m512i q[NV], r[NV];  // by fours, of every sixteen columns the same four; then of two sixteens
+  for (int h = 0; h < 2; ++h) {
+    q[2 * h] = _mm512_unpacklo_epi32((__m512i)x[2 * h], (__m512i)x[2 * h + 1]);
+    q[2 * h + 1] = _mm512_unpackhi_epi32((__m512i)x[2 * h], (__m512i)x[2 * h + 1]);
+    r[h] = _mm512_shuffle_i32x4(q[2 * h], q[2 * h + 1], 0x44), r[2 + h] = _mm512_shuffle_i32x4(q[2 * h], q[2 * h + 1], 0xEE);
+  }
+  for (int h = 0; h < 2; ++h) {
+    out[2 * h] = (vi)_mm512_shuffle_i32x4(r[2 * h], r[2 * h + 1], 0x88);
+    out[2 * h + 1] = (vi)_mm512_shuffle_i32x4(r[2 * h], r[2 * h + 1], 0xDD);
+  }
+}
+#endif
 // Logical right shift lane by lane; counts of 32 and more (read as unsigned) give 0.
 BITMMA_INLINE vu shift_right(vu a, vi count) {
 #if defined(__AVX512F__)

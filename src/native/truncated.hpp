@@ -31,6 +31,9 @@ template <Rho rho> class Truncated {
     by_floor_ = s.family == Family::t && holds_narrow_ && (rho == Rho::nearest_half || s.mode == Mode::rz) &&
                 LowBits::hold(s.a) && LowBits::hold(s.b) && s.L >= 8 && s.L <= 255 &&
                 std::ldexp(s.L * largest + 2, s.F) + s.L < 0x1p22;
+#if defined(BITMMA_SHORT_SUMS)
+    short_sums_ = holds_narrow_ && sub_ == s.L && s.F <= 13 && s.a.mantissa_bits <= 6 && narrow_range(s.a) && s.b.width <= 8;
+#endif
     k_.origin_of_floors = vi{} + (((23 - F_) << 23) | 0x400000);
     // See `whole`: all products are multiples of 2^-depth, in units of 2^top, and sums of L of them floats.
     depth_ = s.a.max_exponent() - s.a.min_exponent() + s.a.mantissa_bits + s.b.max_exponent() - s.b.min_exponent() + s.b.mantissa_bits;
@@ -41,6 +44,9 @@ template <Rho rho> class Truncated {
 
   bool always_wide() const { return !holds_narrow_; }
   bool by_sign() const { return by_sign_; }  // whether wide wants B so
+
+  // Whether products straight from codes of a byte are summed by FromCodes::add_short_sums.
+  bool short_sums() const { return short_sums_; }
 
   // One strip, if it fits float32 and int32 arithmetic; else c stays as it is and the answer is false.
   // Exponents count from `top` here: with values so scaled, products lie below 4 and c, scaled alike,
@@ -299,6 +305,23 @@ template <Rho rho> class Truncated {
     }
   }
 
+  // Products of a group added to `sum`, `sub` at a time.
+  template <int nv, class From>
+  BITMMA_INLINE void cut_sums(const From& from, i64 first, i64 L, i64 sub, const vi e[nv], const vf scale[nv], vi sum[nv],
+                              vi& overflow) const {
+    if constexpr (requires { from.add_short_sums(first, L, e, F_, sum); }) return from.add_short_sums(first, L, e, F_, sum);
+    cut_sum<nv>(from, first, std::min(sub, L), scale, sum);
+    for (i64 p = sub; p < L; p += sub) {
+      vi part[nv] = {};
+      cut_sum<nv>(from, first + p, std::min(sub, L - p), scale, part);
+      for (int v = 0; v < nv; ++v) {
+        vi s = (vi)((vu)sum[v] + (vu)part[v]);
+        overflow |= (sum[v] ^ s) & (part[v] ^ s);
+        sum[v] = s;
+      }
+    }
+  }
+
   // One fused group in units of 2^(e_max - F), in int32: c and `sub` products cannot overflow, further
   // additions are watched.
   template <int nv, int L0, int sub0, class From>
@@ -314,16 +337,7 @@ template <Rho rho> class Truncated {
       scale[v] = bits<vf>(k_.scale - (vu)e[v]);  // above 2^31 for a large F
       sum[v] = truncate(t[v] * scale[v]);
     }
-    cut_sum<nv>(from, first, std::min(sub, L), scale, sum);
-    for (i64 p = sub; p < L; p += sub) {
-      vi part[nv] = {};
-      cut_sum<nv>(from, first + p, std::min(sub, L - p), scale, part);
-      for (int v = 0; v < nv; ++v) {
-        vi s = (vi)((vu)sum[v] + (vu)part[v]);
-        overflow |= (sum[v] ^ s) & (part[v] ^ s);
-        sum[v] = s;
-      }
-    }
+    cut_sums<nv>(from, first, L, sub, e, scale, sum, overflow);
     for (int v = 0; v < nv; ++v) {
       vf r = to_float(sum[v]);  // for f32, the only rounding
       if constexpr (rho == Rho::single) {
@@ -450,7 +464,7 @@ template <Rho rho> class Truncated {
   int L_, F_, e_zero_, c_lowest_, d_lowest_, depth_;
   i32 mask_;
   i64 sub_, restart_ = 0;
-  bool holds_narrow_, by_floor_, by_sign_, whole_;
+  bool holds_narrow_, by_floor_, by_sign_, whole_, short_sums_ = false;
   struct { vb origin, lowest; vu hidden, scale; vi infinity, mask, unit, origin_of_floors; } k_;
 };
 
