@@ -129,7 +129,7 @@ BITMMA_INLINE CTerm c_term(vf c, i32 lowest, i32 e_zero) {
   CTerm t;
   t.significand = (w & 0x7FFFFF) | hidden;
   t.binade = max(field, splat(1)) - 127;
-  vi zero = (vi)(t.significand == 0);
+  vi zero = (vi)((bits<vu>(c) << 1) == 0);
   t.exponent = (zero & e_zero) | (~zero & max(t.binade, splat(lowest)));
   return t;
 }
