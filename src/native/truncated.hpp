@@ -322,7 +322,8 @@ template <Rho rho> class Truncated {
       const auto begin = [&](int h, vd& above, vd& below) __attribute__((always_inline)) {
         above = from[h] + max(sum[h], vd{}), below = min(sum[h], vd{}) - from[h];
       };
-      const auto end = [&](int h, vd above, vd below) __attribute__((always_inline)) { sum[h] = (above - from[h]) + (below + from[h]); };
+      // Both are whole units and below 2^53 of them, from the same origin: their sum is exact.
+      const auto end = [&](int h, vd above, vd below) __attribute__((always_inline)) { sum[h] = above + below; };
       wide_sum_by_sign(x.a_wide + g * L_, x.b_by_sign + 2 * g * L_ * columns, L_, begin, end);
     } else {
       for (int h = 0; h < halves; ++h) from[h] = power(-unit[h]), sum[h] = truncate(sum[h] * from[h]);
