@@ -9,6 +9,7 @@ counted. The judge is the exact evaluator.
 
 import collections
 import dataclasses
+import itertools
 from typing import Any
 
 import numpy as np
@@ -308,18 +309,20 @@ def test_how_far_exact_sums_may_reach(model: EFDPA, format: str) -> None:
     fmt = formats.get(format)
     # Of 52 bits, what L products of 2 (mantissa + 1) bits leave for both spreads.
     left = 52 - 2 * fmt.mantissa_bits - 2 - (model.L - 1).bit_length()
-    for more in (-1, 0, 1):
+    for more, wider in itertools.product((-1, 0, 1), (0, 1)):
         for row in (0, 5, left // 2):
             A = draw(rng, format, (3, 64), fmt.bias - row, fmt.bias, 0)
             reach = min(left + more - row, fmt.bias + 12)
             B = draw(rng, format, (64, 64), fmt.bias + 12 - reach, fmt.bias + 12, 0)
             A[:, 0], A[:, 1] = fmt.bias << fmt.mantissa_bits, (fmt.bias - row) << fmt.mantissa_bits
+            A[1, 1] -= wider << fmt.mantissa_bits  # perhaps the first row too far
             B[0] = (fmt.bias + 12) << fmt.mantissa_bits | 1
             B[1] = (fmt.bias + 12 - reach) << fmt.mantissa_bits | 1
             C = draw(rng, "f32", (3, 64), 60, 150, 0.1)
             C[1, 3] = pick(rng, special_codes("f32"))
             for layout in ("rows", "columns"):
                 compare(model, format, model.L, A, laid(B, layout), C, None, None)
+                compare(model, format, model.L, A[1:2], laid(B, layout), C[1:2], None, None)
                 compare(model, format, model.L, A, laid(B, layout), None, None, None)
 
 
@@ -332,9 +335,9 @@ def test_every_pair_of_bytes(format: str, F: int) -> None:
     every = np.arange(1 << fmt.width).astype(np.uint8)
     every = every[np.isfinite(formats.decode(every, fmt))]
     cut = 0
-    for i in range(0, len(every), 6):
-        rows = every[i : i + 6]
-        bits = (F, 1, 6, 12)[i // 6 % 4]
+    for i in range(0, len(every), 3):
+        rows = every[i : i + 3]
+        bits = (F, 1, 6, 12)[i // 3 % 4]
         A, B = np.zeros((len(rows), 8), np.uint8), np.zeros((8, len(every)), np.uint8)
         place, other = rng.permutation(8)[:2]
         A[:, place], B[place] = rows, every

@@ -432,6 +432,33 @@ def test_wide_numbers_in_some_chunks() -> None:
         check(x, A, B, codes(rng, "f32", (40, MANY), near))
 
 
+def test_middles_between_halves_beside_an_infinity() -> None:
+    """In float64: half of an f16's last place, and a unit or so that says which way it goes."""
+    rng = np.random.default_rng(12)
+
+    def powers(*exponents: int) -> list[int]:
+        return [(e + 15) << 10 for e in exponents]
+
+    for model in (TFDPA(8, 24, RNE_FP16), TFDPA(16, 25, RNE_FP16, -21)):
+        x = Draw(model, "f16", "f16", (0, 0), (0, 0), (0, 0))
+        # A number, half of its last place (of a subnormal one, too), what is near 2^-24 or 2^-28.
+        A = np.zeros((16, x.k), np.uint16)
+        A[:, :5] = powers(0, -11, -12, -12, -14)
+        B = np.zeros((x.k, 4 * MANY), np.uint16)
+        B[0] = rng.choice([1, 2, 3, 0x3FF, 0x400, 0x401, *range(0x3C00, 0x3C04)], B.shape[1])
+        B[1] = np.where(B[0] < 0x800, 0, powers(0)[0])
+        B[2] = np.where(B[0] < 0x800, powers(-13)[0], 0)
+        B[3] = rng.choice([0, *powers(-14, -13, -12, -11)], B.shape[1])
+        B[4] = rng.choice([0, *powers(-14, -12)], B.shape[1])
+        B[3:5] |= (rng.integers(0, 2, B[3:5].shape) << 15).astype(np.uint16)
+        B[:5, ::16] = 0x7BFF  # Inf in every panel
+        A[:, 5], B[5, ::16] = 0x3C00, 0x7BFF
+        A[::2] ^= 0x8000
+        check(x, A, B, None)
+        D = bitmma.mma(model, A, B, None, a="f16", c="f16")
+        assert np.isinf(D[:, ::16]).all() and len(np.unique(D)) > 20
+
+
 def test_outputs_that_are_infinite_before_the_end() -> None:
     """A group's kernel leaves off beside an Inf: what follows in finite rows must not be missed."""
     rng = np.random.default_rng(11)

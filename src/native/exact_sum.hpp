@@ -195,7 +195,7 @@ class ExactSumWalk {
       : job_(job), s_(*job.spec), layout_(s_, job.K), kernel_(s_),
         rows_(job.a, s_.a, job.M), cols_(job.b.transposed(), s_.b, job.N), codes_(s_.b, job.N) {
     i64 unit = layout_.padded_step > 512 ? s_.group : layout_.padded_step;
-    chunk_ = std::max<i64>(1, (job.M > 16 ? 128 : few_rows_chunk(job.b, s_.b.bytes())) / unit) * unit;
+    chunk_ = std::max<i64>(1, (job.M > few_rows ? 128 : few_rows_chunk(job.b, s_.b.bytes())) / unit) * unit;
   }
   void run() {
     rows_.read(job_.a), cols_.read(job_.b.transposed());
@@ -279,20 +279,27 @@ class ExactSumWalk {
     kernel_.with_any_c(from, groups, c);
   }
 
-  static constexpr i64 few_rows = 6;  // for which a panel of doubles is not worth its filling
+  static constexpr i64 few_rows = 16;  // to which reading B is much of what they cost
 #if defined(BITMMA_HALF_CONVERSION)
-  // Rows straight from B's codes, as in fused.hpp; how many were done.
+  // Rows whose numbers are near enough to the whole tile's, by one look at B's codes; how many were done, up
+  // to the first that is not. One row straight from the codes, as in fused.hpp; more by a panel of doubles,
+  // filled in one pass: there are neither Infs nor NaNs to be left out, and the tile's exponents are known.
   i64 straight(i64 i0, i64 rows, i64 j0, i64 cols, i64 p0, i64 p1) {
-    if (rows > few_rows || !codes_.are_16_bits()) return 0;
+    if (!codes_.are_16_bits()) return 0;
     if (!codes_.take(job_.b.transposed(), j0, cols, pos_.data(), p1 - p0) || !codes_.find_top()) return 0;
-    for (i64 r = 0; r < rows; ++r) {
+    const i64 groups = (p1 - p0) / s_.L;
+    for (i64 r = 0; r < rows && !stopped(job_); ++r) {
       const Span& row = spans_[size_t(r)];
       if (a_.special[size_t(r)] || !near_enough(row, codes_.top() - codes_.low())) return r;
       const Start start(job_, i0 + r, j0, cols, p0 == 0);
       alignas(64) float c[columns];
+      const auto from_row = [&](const auto& from) { add_up(from, groups, row, std::min(codes_.low(), 0), start.finite, c); };
       codes_.with_fields([&](auto f) {
-        if constexpr (sizeof(typename decltype(f)::Code) == 2)
-          add_up(DoublesFromCodes<decltype(f)>{rows_.wide_row(r, a_), codes_.lines(), f}, (p1 - p0) / s_.L, row, std::min(codes_.low(), 0), start.finite, c);
+        if constexpr (sizeof(typename decltype(f)::Code) == 2) {
+          if (rows == 1) return from_row(DoublesFromCodes<decltype(f)>{rows_.wide_row(r, a_), codes_.lines(), f});
+          if (r == 0) fill_panel(f, p1 - p0);
+          from_row(DoublePanel{rows_.wide_row(r, a_), b_.wide_value.data()});
+        }
       });
       for (int v = 0; v < NV; ++v) {  // an Inf or NaN of c stays
         vf old = load<vf>(start.before + v * W);
@@ -301,6 +308,16 @@ class ExactSumWalk {
       store_row(i0 + r, j0, cols, c);
     }
     return rows;
+  }
+  template <class Fields> void fill_panel(const Fields& f, i64 n) {
+    b_.wide_value.resize(size_t(n * columns));
+    const Found line = codes_.lines();
+    double* to = b_.wide_value.data();
+    for (i64 p = 0; p < n; ++p, to += columns) {
+      line.template fetch<columns * i64(sizeof(typename Fields::Code))>(p);
+      const auto numbers = f.numbers(line[p]);
+      unroll<halves>([&](auto h) __attribute__((always_inline)) { store(to + h * D, to_double(half(numbers(h / 2), h % 2))); });
+    }
   }
 #else
   i64 straight(i64, i64, i64, i64, i64, i64) { return 0; }

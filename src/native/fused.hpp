@@ -130,7 +130,7 @@ BITMMA_INLINE CTerm c_term(vf c, i32 lowest, i32 e_zero) {
   CTerm t;
   t.significand = (w & 0x7FFFFF) | hidden;
   t.binade = max(field, splat(1)) - 127;
-  vi zero = (vi)(t.significand == 0);
+  vi zero = (vi)((bits<vu>(c) << 1) == 0);
   t.exponent = (zero & e_zero) | (~zero & max(t.binade, splat(lowest)));
   return t;
 }
@@ -305,7 +305,7 @@ template <class Kernel> class Walk {
   i64 whole_steps(i64 positions) const { return std::max<i64>(1, positions / unit_) * unit_; }
 
   static constexpr i64 row_block = 256;
-  static constexpr i64 few_rows = 6;  // for which a panel of B is not worth its unpacking
+  static constexpr i64 few_rows = 3;  // for which a panel of B is not worth its unpacking
 
   // Of lines: no number but 0 has an exponent below `low`; where distances start, least and most.
   struct Extremes {

@@ -424,7 +424,8 @@ template <Rho rho> class Truncated {
       const auto begin = [&](int h, vd& above, vd& below) __attribute__((always_inline)) {
         above = from[h] + max(sum[h], vd{}), below = min(sum[h], vd{}) - from[h];
       };
-      const auto end = [&](int h, vd above, vd below) __attribute__((always_inline)) { sum[h] = (above - from[h]) + (below + from[h]); };
+      // Both are whole units and below 2^53 of them, from the same origin: their sum is exact.
+      const auto end = [&](int h, vd above, vd below) __attribute__((always_inline)) { sum[h] = above + below; };
       wide_sum_by_sign(x.a_wide + g * L_, x.b_by_sign + 2 * g * L_ * columns, L_, begin, end);
     } else {
       for (int h = 0; h < halves; ++h) from[h] = power(-unit[h]), sum[h] = truncate(sum[h] * from[h]);
@@ -434,12 +435,14 @@ template <Rho rho> class Truncated {
     hf out[halves];  // and not memory, from which a vector of two would wait for both
     unroll<halves>([&](auto h) __attribute__((always_inline)) {
       if (x.col_scale) sum[h] *= power(to_long(half(by[h / 2], h % 2)));
-      hf f = to_float(sum[h]);
-      if constexpr (rho == Rho::nearest_half) {  // rounding to odd keeps what was lost alive
-        const vl inexact = (vl)(to_double(f) != sum[h]) & (vl)((bits<vl>(sum[h]) & i64(0x7FFFFFFFFFFFFFFF)) < i64(0x7FF) << 52);
-        f = bits<hf>(bits<hi>(f) | (__builtin_convertvector(inexact, hi) & 1));
+      // Rounding to odd keeps what was lost alive: bits below a float's last carry into it, and are cleared. (Of
+      // what is below the normal floats more is lost; it rounds to zero, being far below the halves.)
+      if constexpr (rho == Rho::nearest_half) {
+        constexpr i64 below = (i64(1) << 29) - 1;
+        const vl w = bits<vl>(sum[h]);
+        sum[h] = bits<vd>((w | ((w & below) + below)) & ~below);
       }
-      out[h] = f;
+      out[h] = to_float(sum[h]);
     });
     vi most{};
     unroll<NV>([&](auto v) __attribute__((always_inline)) {
