@@ -516,7 +516,8 @@ template <class Fields> struct FromCodes {
     vi beyond[NV], s[NV] = {}, in_order[NV];
     unroll<NV>([&](auto v) __attribute__((always_inline)) { beyond[v] = (e[v] >> 23) - 127 + 13 - F + top - least; });
     const vb far = to_signed_bytes(beyond), far_of[2] = {interleave_words<0>(far, far), interleave_words<1>(far, far)};
-    const vb field = vb{} + u8(0xFF << f.below), one = vb{} + u8(1 << f.below);
+    const u8 upper = u8(0xFF << f.below), last = u8(1 << f.below);
+    const vb field = vb{} + upper, one = vb{} + last;
     const vw below = vw{} + u16(f.below), up = vw{} + u16(7 - f.below), signs[2] = {vw{} + u16(0x80), vw{} + u16(0x8000)};
     // Copies, see `nearest`.
     const Found line = this->line;
