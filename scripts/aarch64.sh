@@ -34,7 +34,7 @@ if [[ $mode != cross ]]; then
   if has avx512f avx512dq avx512bw avx512vl; then
     avx512="-mavx512f -mavx512dq -mavx512bw -mavx512vl -mfma -mf16c -mavx2"
     check avx512 avx512 "$avx512" "" "$cxx"
-    if has avx512_vbmi avx512_vnni || has avx512vbmi avx512_vnni; then
+    if has avx512vbmi avx512_vnni; then
       check avx512vbmi avx512vbmi "$avx512 -mavx512vbmi -mavx512vnni" "" "$cxx"
     fi
   fi

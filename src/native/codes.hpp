@@ -487,16 +487,7 @@ template <class Fields> struct FromCodes {
 
   // n products (a multiple of `together`, as is p) of which no distance is asked: numbers are set aside, specials seen.
   BITMMA_INLINE void pass(i64 p, i64 n) const {
-    const Fields fields = f;
-    vb seen = most, low = fewest;
-    for (i64 i = p; i < p + n; i += together)
-      unroll<together>([&](auto h) __attribute__((always_inline)) {
-        vb code, upper = upper_bytes<Code>(line, i, h * 4 * W, code);
-        if constexpr (with_top) low = minu(low, upper);
-        seen = maxu(seen, fields.suspect(upper, code));
-        for (i64 t = i; t < i + together; ++t) set_aside(fields, line[t] + h * 4 * W, aside + t * aside_line + h * 4 * W);
-      });
-    most = seen, fewest = low;
+    look(p, n, [](i64, auto, vb) __attribute__((always_inline)) {});
   }
 
 #if defined(BITMMA_SHORT_SUMS)
@@ -519,7 +510,7 @@ template <class Fields> struct FromCodes {
     const u8 upper = u8(0xFF << f.below), last = u8(1 << f.below);
     const vb field = vb{} + upper, one = vb{} + last;
     const vw below = vw{} + u16(f.below), up = vw{} + u16(7 - f.below), signs[2] = {vw{} + u16(0x80), vw{} + u16(0x8000)};
-    // Copies, see `nearest`.
+    // Copies, see `look`.
     const Found line = this->line;
     const RowPair* const pairs = this->pairs;
     const u8* const aside = this->aside;
@@ -550,23 +541,11 @@ template <class Fields> struct FromCodes {
   // distance, with some of the significand below. It saturates at 0, where zeros and subnormal numbers
   // are, too: what comes out a whole field above is right.
   BITMMA_INLINE vb nearest(i64 p, i64 n) const {
-    // Copies: what is set aside could be anything else, as far as a compiler knows.
-    const Fields fields = f;
-    const Found line = this->line;
-    const u32* const by = this->by;
-    u8* const aside = this->aside;
-    vb best[together] = {}, seen = most, low = fewest;
-#pragma GCC unroll 4
-    for (i64 i = p; i < p + n; i += together) {
-      const vb less = bits<vb>(vu{} + by[i / together]);
-      unroll<together>([&](auto h) __attribute__((always_inline)) {
-        vb code, upper = upper_bytes<Code>(line, i, h * 4 * W, code);
-        if constexpr (with_top) low = minu(low, upper);
-        seen = maxu(seen, fields.suspect(upper, code)), best[h] = maxu(best[h], subtract_saturating(upper, less));
-        for (i64 t = i; t < i + together; ++t) set_aside(fields, line[t] + h * 4 * W, aside + t * aside_line + h * 4 * W);
-      });
-    }
-    most = seen, fewest = low;
+    const u32* const by = this->by;  // a copy, see `look`
+    vb best[together] = {};
+    look(p, n, [&](i64 i, auto h, vb upper) __attribute__((always_inline)) {
+      best[h] = maxu(best[h], subtract_saturating(upper, bits<vb>(vu{} + by[i / together])));
+    });
     alignas(64) u8 near[columns];
     const u32 origin = top_field + least;
     vb unsure{};
@@ -593,6 +572,24 @@ template <class Fields> struct FromCodes {
   static constexpr bool with_top = !std::is_base_of_v<ByteFields, Fields> && !std::is_same_v<Fields, HalfFields>;
   static constexpr int together = sizeof(Code), aside_line = columns * (std::is_same_v<Fields, ByteFields> ? 2 : together);
 
+  // Each vector of upper bytes, `together` of them for as many positions; numbers are set aside, specials seen.
+  template <class Each> BITMMA_INLINE void look(i64 p, i64 n, Each each) const {
+    // Copies: what is set aside could be anything else, as far as a compiler knows.
+    const Fields fields = f;
+    const Found line = this->line;
+    u8* const aside = this->aside;
+    vb seen = most, low = fewest;
+#pragma GCC unroll 4
+    for (i64 i = p; i < p + n; i += together)
+      unroll<together>([&](auto h) __attribute__((always_inline)) {
+        vb code, upper = upper_bytes<Code>(line, i, h * 4 * W, code);
+        if constexpr (with_top) low = minu(low, upper);
+        seen = maxu(seen, fields.suspect(upper, code));
+        each(i, h, upper);
+        for (i64 t = i; t < i + together; ++t) set_aside(fields, line[t] + h * 4 * W, aside + t * aside_line + h * 4 * W);
+      });
+    most = seen, fewest = low;
+  }
   __attribute__((noinline)) void look_closely(i64 p, i64 n, u8* near) const {
     const vi none = splat(-1024);
     for (int v = 0; v < NV; ++v) {

@@ -588,7 +588,7 @@ template <class Kernel> class Walk {
     if constexpr (requires { kernel_.by_floor(); }) {
       Strip x[LowBits::rows];
       Panel from[LowBits::rows];
-      const u32* low[LowBits::rows];
+      const u32* low[LowBits::rows] = {};
       for (int k = 0; k < LowBits::rows; ++k) {
         load_c(at, i + k, j0, cols, first.c_is_new, c[k]);
         x[k] = first, meet(x[k], r + k, extremes);

@@ -95,11 +95,15 @@ template <Rho rho> class Truncated {
   // that of a zero c (no lower than units are floats: no product is, either), as float's exponent fields
   // (in place), and what makes of a field that of a unit.
   template <int nv> struct Frame { vf up[nv], down[nv]; vi least[nv], e_zero[nv], unit[nv]; };
+  // The exponent of `top`, scales included.
+  BITMMA_INLINE vi scale_of(const Strip& x, i64 g, int v) const {
+    const vi top = top_of(x, v);
+    return x.col_scale ? top + load<vi>(x.col_scale + g * columns + v * W) + x.row_scale[g] : top;
+  }
   template <int nv> BITMMA_INLINE Frame<nv> frame(const Strip& x, i64 g) const {
     Frame<nv> f;
     for (int v = 0; v < nv; ++v) {
-      vi top = top_of(x, v);
-      if (x.col_scale) top += load<vi>(x.col_scale + g * columns + v * W) + x.row_scale[g];
+      const vi top = scale_of(x, g, v);
       f.up[v] = power(top), f.down[v] = power(-top);
       f.least[v] = (127 + d_lowest_ - top) << 23, f.e_zero[v] = max(std::max(127 + e_zero_, F_ + 1) - top, vi{}) << 23;
       f.unit[v] = (top - F_) << 23;
@@ -148,11 +152,7 @@ template <Rho rho> class Truncated {
   i32 whole_limit(const Strip& x) const { return std::min(254, 127 + F_ + x.least - depth_ + 1) << 23; }
   BITMMA_INLINE void join_whole(vf sum, vi scale, vf& c, vi& most) const {
     most = max(most, bits<vi>(c) & 0x7FFFFFFF);
-    c = bits<vf>(bits<vi>(fused_multiply_add(sum, power(scale), c)) & k_.mask);
-  }
-  BITMMA_INLINE vi scale_of(const Strip& x, i64 g, int v) const {
-    const vi top = top_of(x, v);
-    return x.col_scale ? top + load<vi>(x.col_scale + g * columns + v * W) + x.row_scale[g] : top;
+    c = bits<vf>(bits<vi>(multiply_add(sum, power(scale), c)) & k_.mask);
   }
   template <int nv, class From> i64 whole_chain(const Strip& x, From& from, i64 stride, float* c, i64 rows) const {
     for (i64 r = 0; r < rows; ++r, c += columns) {
